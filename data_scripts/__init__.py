@@ -1,0 +1,1 @@
+"""One script per data set: from the published files to one prepared file (see fedlib.prepare)."""

@@ -1,0 +1,20 @@
+"""What a user can get wrong, said in one line."""
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A mistake the user can mend. Its text is one line: what is wrong, and what is allowed."""
+
+
+def nearest(word: str, known) -> str:
+    """'; did you mean 'FedProx'?' for the closest of the known names, or '' when none is close."""
+    by_lower = {str(k).lower(): str(k) for k in known}
+    close = get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+def pick(what: str, word: str, known) -> str:
+    """The word itself when it is known; else a UserError that names the nearest and lists what there is."""
+    if word not in known:
+        raise UserError(f"unknown {what} '{word}'{nearest(word, known)} (known: {', '.join(map(str, known))})")
+    return word

@@ -1,0 +1,145 @@
+"""FedAvg, complete: every other method replaces the smallest hook that states its idea.
+
+Server hooks see the server's state (attributes that end in an underscore) and the uploads. Client hooks see the client:
+its data, its net, its state, and the last message from the server. Two dicts of tensors cross, nothing else.
+"""
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+
+from fedlib import settings
+from fedlib.data import batches
+from fedlib.errors import pick
+from fedlib.params import buffers, load, mean, read
+from fedlib.seeds import generator
+
+METHODS: dict[str, type] = {}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What all methods of a comparison share. Changing any of these changes the experiment."""
+    rounds: int = 20
+    epochs: int = 1                      # local epochs per round
+    batch: int = 32
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimiser: Literal["sgd", "adam"] = "sgd"    # a new one each round
+    clip: float = 0.0                    # largest gradient norm; 0: no clipping
+    augment: Literal["none", "crop", "crop_flip"] = "none"
+    participation: float = 1.0           # share of the clients that train in a round
+    buffers: Literal["average", "keep"] = "average"      # batch-norm statistics: averaged, or kept by each client
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    evaluate: Literal["before", "after", "both"] = "before"   # local training: test what was downloaded, or what was trained
+    patience: int = 0                    # stop when validation accuracy has not improved for so many rounds; 0: never
+    least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1}
+
+
+def method(cls):
+    """Register a method under its class name."""
+    cls = dataclass(eq=False)(cls)
+    METHODS[cls.__name__] = cls
+    return cls
+
+
+def make(name: str, values: dict | None = None, protocol: Protocol | None = None) -> "FedAvg":
+    """The method of this name with these settings; UserError on an unknown name, setting or value."""
+    made = settings.make(METHODS[pick("method", name, METHODS)], values or {}, name)
+    made.protocol = protocol or Protocol()
+    return made
+
+
+@method
+class FedAvg:
+    """w <- sum_k (n_k / n) w_k: average the nets that the clients trained from w (McMahan et al., AISTATS 2017, arXiv:1602.05629)."""
+    version: ClassVar[int] = 1                        # counts changes that change results
+    limit: ClassVar = "the base method: others reduce to it"      # or (settings, method it then equals[, net])
+    protocol: ClassVar[Protocol] = Protocol()         # set by `make`
+
+    @property
+    def personal(self) -> bool:
+        """Does each client end with a model of its own? Then each is tested on its own domain."""
+        return False
+
+    # server
+
+    def setup(self, net):
+        """Server state from the initial net."""
+        self.global_ = read(net, without=self.stays(net))
+
+    def broadcast(self, client_id: str) -> dict:
+        """What travels down to a client."""
+        return {"params": self.global_}
+
+    def aggregate(self, uploads: dict[str, dict]):
+        """Server state from what came up, by client id."""
+        self.global_ = mean([u["params"] for u in uploads.values()], [u["n"] for u in uploads.values()])
+
+    # client
+
+    def receive(self, client, got: dict):
+        """Load what came down; what stays at the client is not in it."""
+        load(client.net, got["params"])
+
+    def local(self, client):
+        """Local training in one round."""
+        self.fit(client.net, client, self.loss, self.protocol.epochs)
+
+    def fit(self, net, client, loss, epochs: int):
+        """Epochs of steps over the client's training split; the order of samples is keyed by seed, round and client."""
+        net.train()
+        p = self.protocol
+        opt = OPTIMISERS[p.optimiser](p, net)
+        gen = generator(client.seed, "order", client.round, client.id)
+        for _ in range(epochs):
+            for x, y in batches(client.train, p.batch, p.augment, gen):
+                client.scratch.setdefault("losses", []).append(self.step(net, x, y, client, opt, loss))
+
+    def step(self, net, x, y, client, opt, loss):
+        """One minibatch; returns the loss, still on the device."""
+        opt.zero_grad(set_to_none=True)
+        with autocast(self.protocol, x):
+            value = loss(net, x, y, client)
+        value.backward()
+        if self.protocol.clip:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), self.protocol.clip)
+        opt.step()
+        return value.detach()
+
+    def loss(self, net, x, y, client):
+        """Cross-entropy of a batch: x as the net takes it, y `(B,)`."""
+        return F.cross_entropy(net(x), y)
+
+    def private(self, net) -> set[str]:
+        """State-dict names that never leave the client."""
+        return set()
+
+    def stays(self, net) -> set[str]:
+        """Private names, and the buffers when the protocol keeps them."""
+        return self.private(net) | (buffers(net) if self.protocol.buffers == "keep" else set())
+
+    def upload(self, client) -> dict:
+        """What travels up."""
+        return {"params": read(client.net, without=self.stays(client.net)), "n": torch.tensor(len(client.train))}
+
+    def adapt(self, client):
+        """Personalisation after a download, before the test."""
+
+    def predict(self, net, x, client):
+        """Logits `(B, classes)` for a batch."""
+        return net(x)
+
+
+OPTIMISERS = {
+    "sgd": lambda p, net: torch.optim.SGD(net.parameters(), p.lr, p.momentum, weight_decay=p.weight_decay),
+    "adam": lambda p, net: torch.optim.Adam(net.parameters(), p.lr, weight_decay=p.weight_decay),
+}
+
+
+def autocast(protocol: Protocol, x):
+    """bfloat16 for the forward pass when the protocol asks for it."""
+    return torch.autocast(x.device.type, torch.bfloat16) if protocol.precision == "bf16" else nullcontext()

@@ -1,0 +1,130 @@
+"""Nets: logits = head(body(x)). The body gives features `(N, D)`, the head is one linear layer `(D, classes)`."""
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedlib.seeds import key
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Which net. `width` is the number of channels of the first stage (ResNets) or layer (CNN)."""
+    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear"] = "cnn4"
+    width: int = 0                                    # 0: the published width (CNN 32, ResNets 64)
+    least: ClassVar[dict] = {}
+
+
+class Net(nn.Module):
+    """A body that gives features and a head that gives logits."""
+
+    def __init__(self, body: nn.Module, head: nn.Module):
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+    @property
+    def dim(self) -> int:
+        """Length of a feature vector."""
+        return self.head.in_features
+
+
+def build(arch: Arch, classes: int, shape: tuple, seed: int) -> Net:
+    """The net, its weights drawn from a stream of its own; `shape` is that of one sample, (3, H, W) or (D,)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "net"))
+        return BUILDERS[arch.net](classes, shape, arch.width)
+
+
+def cnn4(classes: int, shape: tuple, width: int = 0) -> Net:
+    """Two 5x5 convolutions and two linear layers (McMahan et al., arXiv:1602.05629; FedDTR's 4-layer CNN). D = 512 at width 32."""
+    width = width or 32
+    side = (((shape[-1] - 4) // 2) - 4) // 2
+    body = nn.Sequential(nn.Conv2d(shape[0], width, 5), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(width, 2 * width, 5), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Flatten(), nn.Linear(2 * width * side * side, 16 * width), nn.ReLU())
+    return Net(body, nn.Linear(16 * width, classes))
+
+
+def linear(classes: int, shape: tuple, width: int = 0) -> Net:
+    """No body: a linear layer on the flattened input (softmax regression)."""
+    return Net(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), classes))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut (He et al., arXiv:1512.03385)."""
+    expansion = 1
+
+    def __init__(self, inside: int, planes: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = _shortcut(inside, planes, stride)
+
+    def forward(self, x):
+        out = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(out)) + self.downsample(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (with the stride) and 1x1 convolutions, four times as many channels out."""
+    expansion = 4
+
+    def __init__(self, inside: int, planes: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, 4 * planes, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * planes)
+        self.downsample = _shortcut(inside, 4 * planes, stride)
+
+    def forward(self, x):
+        out = torch.relu(self.bn1(self.conv1(x)))
+        out = torch.relu(self.bn2(self.conv2(out)))
+        return torch.relu(self.bn3(self.conv3(out)) + self.downsample(x))
+
+
+def _shortcut(inside, outside, stride):
+    if stride == 1 and inside == outside:
+        return nn.Sequential()
+    return nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+
+def resnet(block, depths, stem: str):
+    """A builder of ResNets. Stem "3x3": one 3x3 convolution, no pooling (FPL's ResNet-10); "7x7": torchvision's, with its names."""
+    def builder(classes: int, shape: tuple, width: int = 0) -> Net:
+        width = width or 64
+        body = nn.Sequential()
+        small = stem == "3x3"
+        body.add_module("conv1", nn.Conv2d(shape[0], width, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False))
+        body.add_module("bn1", nn.BatchNorm2d(width))
+        body.add_module("relu", nn.ReLU())
+        if not small:
+            body.add_module("maxpool", nn.MaxPool2d(3, 2, 1))
+        inside = width
+        for stage, depth in enumerate(depths):
+            planes, blocks = width * 2 ** stage, []
+            for i in range(depth):
+                blocks.append(block(inside, planes, 2 if stage and i == 0 else 1))
+                inside = planes * block.expansion
+            body.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+        body.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
+        body.add_module("flatten", nn.Flatten())
+        for module in body.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return Net(body, nn.Linear(inside, classes))
+    return builder
+
+
+BUILDERS = {"cnn4": cnn4, "linear": linear,
+            "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
+            "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),
+            "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7")}

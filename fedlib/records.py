@@ -1,0 +1,85 @@
+"""A run and its record: what was asked, what was measured, and how it was made. Records are the only source of numbers."""
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlib import settings
+from fedlib.errors import UserError
+from fedlib.methods.base import METHODS, Protocol, make
+from fedlib.nets import Arch
+from fedlib.partition import Data
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a method with its settings, data, net, protocol and seed, all defaults filled in."""
+    method: str
+    settings: dict
+    data: Data
+    net: Arch
+    protocol: Protocol
+    seed: int
+
+    @property
+    def spec(self) -> dict:
+        """The run as plain data; what the digest covers."""
+        return {"method": self.method, "version": METHODS[self.method].version, "settings": self.settings,
+                "data": dataclasses.asdict(self.data), "net": dataclasses.asdict(self.net),
+                "protocol": dataclasses.asdict(self.protocol), "seed": self.seed}
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits of the SHA-256 of the spec."""
+        return hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()[:12]
+
+    def path(self, results: Path) -> Path:
+        """Where the record lies: <results>/<dataset>/<method>-<digest>.json."""
+        return Path(results) / self.data.name / f"{self.method}-{self.digest}.json"
+
+
+def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed: int) -> Run:
+    """A run from plain dicts; UserError on anything unknown or impossible."""
+    protocol = settings.make(Protocol, protocol, "the protocol")
+    made = make(method, values, protocol)
+    filled = {name: getattr(made, name) for name in settings.fields(type(made))}
+    return Run(method, filled, settings.make(Data, data, "the data"), settings.make(Arch, net, "the net"), protocol,
+               settings.convert(int, seed, "seed"))
+
+
+def write(path: Path, record: dict):
+    """Write the record whole or not at all."""
+    write_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes):
+    """Write to a temporary file in the same folder, then rename; UserError when the disk refuses."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+            temporary = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read(path: Path) -> dict:
+    """The record at `path`; UserError when it is not one."""
+    try:
+        record = json.loads(path.read_text())
+        if not {"run", "rounds", "made"} <= set(record):
+            raise ValueError("it lacks run, rounds or made")
+        if not record["rounds"] or any(not r["acc"] for r in record["rounds"]):
+            raise ValueError("it has no rounds")
+        return record
+    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error

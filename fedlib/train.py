@@ -1,0 +1,288 @@
+"""The loop: rounds of download, local training, upload and aggregation; tests; checkpoints; the record."""
+import copy
+import datetime
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedlib import __version__, records
+from fedlib.data import Client, Federation, as_input
+from fedlib.errors import UserError
+from fedlib.methods.base import autocast, make
+from fedlib.nets import build
+from fedlib.params import flatten, load, nbytes, read, to_device, unflatten
+from fedlib.partition import federate
+from fedlib.seeds import generator
+
+CHECKPOINT = 1      # format of the partial files; another number is not continued
+
+
+class Busy(UserError):
+    """Another process works on the same run."""
+
+
+class OutOfTime(Exception):
+    """The time budget is spent; the checkpoint holds what was done."""
+
+
+class Worker:
+    """Everything that happens at one client's place. It has a method of its own, without the server's state."""
+
+    def __init__(self, run: records.Run, client: Client, net, device="cpu"):
+        self.method = make(run.method, run.settings, run.protocol)
+        self.client, self.device = client, device
+        client.net = net.to(device)
+        client.train, client.test = client.train.to(device), client.test.to(device)
+        client.val = client.val and client.val.to(device)
+        self.evaluate_after = run.protocol.evaluate != "before"
+
+    def train(self, got: dict, number: int) -> tuple[dict, dict]:
+        """One round: (upload, {"loss", "after"?})."""
+        client = self.client
+        client.got, client.round, client.scratch = to_device(got, self.device), number, {}
+        self.method.receive(client, client.got)
+        self.method.local(client)
+        losses = client.scratch.pop("losses", [])
+        said = {"loss": float(torch.stack(losses).mean()) if losses else 0.0}
+        if self.evaluate_after:
+            said["after"] = self.score(client.test)
+        return self.method.upload(client), said
+
+    def test(self, got: dict, unseen: dict) -> dict:
+        """Accuracy and loss after a download, on the client's test and validation splits and on unseen domains.
+
+        Nothing of it stays: the client goes on as if it had not been tested.
+        """
+        client = self.client
+        kept = copy.deepcopy((client.net.state_dict(), client.state)), client.got
+        client.got = to_device(got, self.device)
+        self.method.receive(client, client.got)
+        self.method.adapt(client)
+        scores = {"test": self.score(client.test), "unseen": {d: self.score(s) for d, s in unseen.items()}}
+        if client.val is not None:
+            scores["val"] = self.score(client.val)
+        client.net.load_state_dict(kept[0][0])
+        client.state, client.got = kept[0][1], kept[1]
+        return scores
+
+    @torch.inference_mode()
+    def score(self, split, batch: int = 1024) -> dict:
+        """{"acc": percent, "loss": mean cross-entropy} of the client's predictions, in evaluation mode."""
+        client = self.client
+        client.net.eval()
+        right, loss = 0, 0.0
+        for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
+            with autocast(self.method.protocol, y):
+                logits = self.method.predict(client.net, as_input(x.to(self.device)), client).float()
+            y = y.to(self.device)
+            right += int((logits.argmax(1) == y).sum())
+            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+        return {"acc": round(100 * right / len(split), 4), "loss": round(loss / len(split), 6)}
+
+    def kept(self) -> dict:
+        """What only this client has: entries that stay, and its state."""
+        stays = self.method.stays(self.client.net)
+        own = {k: v for k, v in read(self.client.net).items() if k in stays}
+        return {"net": own, "state": self.client.state}
+
+    def restore(self, kept: dict):
+        """The inverse of `kept`."""
+        load(self.client.net, to_device(kept.get("net", {}), self.device))
+        self.client.state = to_device(kept.get("state", {}), self.device)
+
+
+def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event: None, deadline: float | None = None,
+          workers=None) -> Path:
+    """Train and write the record; returns its path. A record that exists is not trained again.
+
+    After every round a checkpoint is written beside it (`.partial`); a run that was interrupted continues from there
+    and gives the same record in every number but times. `say` gets {"round", "rounds", "acc"} after each round.
+    Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
+    """
+    path = run.path(results)
+    if path.exists():
+        records.read(path)
+        return path
+    with locked(path):
+        if path.exists():
+            return path
+        federation = federate(run.data, run.seed)
+        net = build(run.net, len(federation.classes), tuple(federation.clients[0].train.x.shape[1:]), run.seed)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
+        workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
+        made = provenance(run, federation, device)
+        rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline)
+        made["seconds"] = round(sum(r["seconds"] for r in rounds), 3)
+        records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
+        path.with_suffix(".partial").unlink(missing_ok=True)
+    return path
+
+
+def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline) -> list[dict]:
+    """The rounds; returns what each measured."""
+    server = make(run.method, run.settings, run.protocol)
+    server.setup(net.to(device))
+    rounds = resume(partial, run, server, workers, device)
+    for number in range(len(rounds), run.protocol.rounds):
+        start = time.monotonic()
+        if deadline and start + (rounds[-1]["seconds"] if rounds else 0) > deadline:
+            raise OutOfTime(f"stopped after round {number} of {run.protocol.rounds}; run it again to continue")
+        chosen = sample(len(workers), run.protocol.participation, run.seed, number)
+        uploads, said, down = {}, [], 0
+        for worker, client in ((workers[i], federation.clients[i]) for i in chosen):
+            message = server.broadcast(client.id)
+            down += nbytes(message)
+            uploads[client.id], info = worker.train(message, number)
+            said.append((client.domain, info))
+        up = sum(nbytes(u) for u in uploads.values())
+        server.aggregate(uploads)
+        row = {"round": number + 1, **measure(server, workers, federation, said), "bytes_up": up, "bytes_down": down}
+        if not all(map(_finite, (row["loss"], row["train_loss"]))):
+            raise UserError(f"{run.method} (seed {run.seed}) diverged in round {number + 1}: the loss is not finite; "
+                            f"lower lr ({run.protocol.lr}) or the method's weights")
+        rounds.append({**row, "seconds": round(time.monotonic() - start, 3)})
+        checkpoint(partial, run, server, workers, rounds)
+        say({"round": number + 1, "rounds": run.protocol.rounds, "acc": sum(row["acc"].values()) / len(row["acc"])})
+        if stalled(rounds, run.protocol.patience):
+            break
+    return rounds
+
+
+def sample(clients: int, participation: float, seed: int, number: int) -> list[int]:
+    """Positions of the clients that take part in a round; at least one."""
+    take = max(1, round(participation * clients))
+    return sorted(torch.randperm(clients, generator=generator(seed, "participation", number))[:take].tolist())
+
+
+def measure(server, workers, federation: Federation, said: list) -> dict:
+    """Accuracy per domain (%), test loss and mean training loss of one round.
+
+    A personal method is tested with every client's model on its domain, and a domain's value is the mean over its
+    clients. Otherwise all clients hold the same model and the first client of each domain speaks for it.
+    """
+    protocol = server.protocol
+    row = {"train_loss": round(sum(i["loss"] for _, i in said) / len(said), 6)}
+    if protocol.evaluate != "before":
+        row["after"] = _by_domain((d, i["after"]["acc"]) for d, i in said)
+    if protocol.evaluate == "after":
+        losses = _by_domain((d, i["after"]["loss"]) for d, i in said)
+        return {"acc": row["after"], "loss": _mean(losses), **row}
+    personal = server.personal or protocol.buffers == "keep"
+    speakers = list(zip(workers, federation.clients, strict=True))
+    if not personal:
+        speakers = list({c.domain: (w, c) for w, c in reversed(speakers)}.values())[::-1]
+    scores = []
+    for i, (worker, client) in enumerate(speakers):
+        unseen = federation.unseen if personal or i == 0 else {}
+        scores.append((client.domain, worker.test(server.broadcast(client.id), unseen)))
+    row["acc"] = _by_domain((d, s["test"]["acc"]) for d, s in scores)
+    row["loss"] = _mean(_by_domain((d, s["test"]["loss"]) for d, s in scores))
+    if all("val" in s for _, s in scores):
+        row["val"] = _by_domain((d, s["val"]["acc"]) for d, s in scores)
+    if federation.unseen:
+        row["unseen"] = _by_domain((d, s["acc"]) for _, every in scores for d, s in every["unseen"].items())
+    return row
+
+
+def _mean(values: dict) -> float:
+    return round(sum(values.values()) / len(values), 6)
+
+
+def _by_domain(pairs) -> dict:
+    values = {}
+    for domain, value in pairs:
+        values.setdefault(domain, []).append(value)
+    return {d: round(sum(v) / len(v), 6) for d, v in values.items()}
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
+
+
+def stalled(rounds: list[dict], patience: int) -> bool:
+    """Has mean validation accuracy (test accuracy never) not improved in the last `patience` rounds?"""
+    if not patience or "val" not in rounds[-1]:
+        return False
+    means = [sum(r["val"].values()) for r in rounds]
+    return len(means) - 1 - means.index(max(means)) >= patience
+
+
+# checkpoints
+
+def checkpoint(partial: Path, run, server, workers, rounds: list[dict]):
+    """The whole state after a round in one file, written whole or not at all."""
+    state = {"server": {k: v for k, v in vars(server).items() if k.endswith("_")},
+             "clients": {w.client.id: w.kept() for w in workers}}
+    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(state).items()}
+    about = {"format": CHECKPOINT, "digest": run.digest, "rounds": rounds}
+    records.write_bytes(partial, save(tensors, {"about": json.dumps(about)}))
+
+
+def resume(partial: Path, run, server, workers, device) -> list[dict]:
+    """The rounds done so far, with server and clients as they were after them; [] when there is no usable checkpoint."""
+    if not partial.exists():
+        return []
+    try:
+        with safe_open(partial, "pt") as file:
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            state = unflatten({k: file.get_tensor(k) for k in file.keys()})
+    except (SafetensorError, ValueError, OSError) as error:
+        raise UserError(f"{partial} is not a checkpoint ({error}); delete it to start the run afresh") from error
+    if about.get("format") != CHECKPOINT or about.get("digest") != run.digest:
+        raise UserError(f"{partial} belongs to another run or version; delete it to start the run afresh")
+    for k, v in state.get("server", {}).items():
+        setattr(server, k, to_device(v, device) if isinstance(v, dict) else v.to(device))
+    for worker in workers:
+        worker.restore(state.get("clients", {}).get(worker.client.id, {}))
+    return about["rounds"]
+
+
+@contextmanager
+def locked(path: Path):
+    """Hold the run's lock file; Busy when another process has it."""
+    lock = path.with_suffix(".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = open(lock, "w")
+    except OSError as error:
+        raise UserError(f"cannot write {lock}: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Busy(f"{path.stem} is being trained by another process") from error
+        if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            raise Busy(f"{path.stem} was just finished by another process")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def provenance(run, federation: Federation, device: str) -> dict:
+    """How a record is made: code, software, hardware, data."""
+    here = Path(__file__).parent
+    commit = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    hardware = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else _cpu()
+    return {"fedlib": __version__, "commit": commit.stdout.strip() or "unknown", "torch": torch.__version__,
+            "python": platform.python_version(), "device": str(device), "hardware": hardware,
+            "threads": torch.get_num_threads(), "precision": run.protocol.precision, "data": federation.about,
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+
+def _cpu() -> str:
+    try:
+        names = [x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")]
+        return f"{names[0]}, {os.cpu_count()} cores"
+    except (OSError, IndexError):
+        return f"{platform.machine()}, {os.cpu_count()} cores"

@@ -1,0 +1,179 @@
+"""The book: every page is reached, every picture can be read aloud, and nothing broken passes as built."""
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+PAGES = sorted((ROOT / "book").glob("*.md"))
+DRAWS = re.compile(r"\b(?:plt|sns|plots|ax|axes|fig)\.\w+\(|\.plot\(|\bImage\(")
+
+
+def entries(root: Path) -> list[str]:
+    toc = yaml.safe_load((root / "book/_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+
+
+def test_every_entry_of_the_contents_is_a_page():
+    missing = [e for e in entries(ROOT) if not any((ROOT / f"{e}{end}").is_file() for end in (".md", ".ipynb"))]
+    assert missing == []
+
+
+def test_every_notebook_and_page_is_in_the_contents():
+    there = {p.relative_to(ROOT).with_suffix("").as_posix() for p in NOTEBOOKS + PAGES}
+    assert there == set(entries(ROOT))
+
+
+def without_alt(text: str) -> list[str]:
+    """The images of a markdown text that have no alternative text."""
+    found = re.findall(r"!\[\s*\]\([^)]*\)", text)
+    found += [tag for tag in re.findall(r"<img\b[^>]*>", text) if not re.search(r'\balt="[^"]+"', tag)]
+    drawings = re.findall(r"<svg\b.*?</svg>", text, re.S)
+    found += [svg[:60] for svg in drawings if not re.search(r"<title\b[^>]*>[^<]+", svg)]
+    blocks = re.findall(r"^(`{3,}|:{3,})\{(?:figure|image)\}(.*?)^\1\s*$", text, re.S | re.M)
+    return found + [body.strip() for _, body in blocks if not re.search(r"^:alt:\s*\S", body, re.M)]
+
+
+def test_the_check_for_alt_text_sees_each_form():
+    good = ('![a](x.png) <img src="x" alt="a"> <svg><title>a</title></svg>\n'
+            "```{figure} x.png\n:alt: a\n\nA caption.\n```\n")
+    assert without_alt(good) == []
+    bad = "![](x.png) <img src='x'> <svg><path/></svg>\n```{figure} x.png\n\nA caption.\n```\n:::{image} x.png\n:::\n"
+    assert len(without_alt(bad)) == 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_pictures_on_pages_have_alt_text(page):
+    assert without_alt(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_pictures_in_notebooks_have_alt_text(path):
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "markdown":
+            assert without_alt(cell.source) == []
+        elif DRAWS.search(cell.source) and not cell.source.lstrip().startswith(("def ", "import ")):
+            assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_parameters_are_plain_values(path):
+    """papermill replaces them by name, and build.py reads the names from the cell."""
+    cells = [c for c in nbformat.read(path, 4).cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(cells) <= 1
+    for cell in cells:
+        for node in ast.parse(cell.source).body:
+            assert isinstance(node, ast.Assign | ast.AnnAssign), cell.source
+            ast.literal_eval(node.value)
+
+
+def test_mathematics_is_read_from_the_book_itself():
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
+    assert (ROOT / config["html_static_path"][0] / config["mathjax_path"]).is_file()
+    assert list((ROOT / "book/_static/mathjax/output/chtml/fonts/woff-v2").glob("MathJax_*.woff"))
+
+
+# --- a small book of its own: one page, one notebook ---
+
+PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": ["parameters"]})
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A copy of the machinery with a page, a notebook with parameters, and no other content."""
+    (tmp_path / "book").mkdir()
+    shutil.copy(ROOT / "book/build.py", tmp_path / "book/build.py")
+    shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
+    shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")
+    (tmp_path / "book/references.bib").write_text("")
+    (tmp_path / "book/index.md").write_text("# A small book\n\nOf $a^2$ and a [notebook](../notebooks/one.ipynb).\n")
+    (tmp_path / "book/_toc.yml").write_text(yaml.safe_dump({
+        "format": "jb-book", "root": "book/index",
+        "parts": [{"caption": "Part", "chapters": [{"file": "notebooks/one"}]}]}))
+    write(tmp_path, PARAMETERS, new_code_cell("print(mode, profile)"))
+    return tmp_path
+
+
+def write(book: Path, *cells):
+    (book / "notebooks").mkdir(exist_ok=True)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = new_notebook(cells=[new_markdown_cell("# One"), *cells], metadata=kernel)
+    nbformat.write(notebook, book / "notebooks/one.ipynb")
+
+
+def build(book: Path, *arguments):
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    return subprocess.run([sys.executable, "book/build.py", *arguments], cwd=book, capture_output=True, text=True,
+                          timeout=240, env=os.environ | {"PYTHONPATH": path})
+
+
+def test_a_small_book_is_built_once_and_offline(book):
+    ran = build(book)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    html = book / "build/book/_build/html"
+    assert (html / "index.html").is_file()
+    page = (html / "notebooks/one.html").read_text(encoding="utf-8")
+    assert "read mini" in page, "the default mode=read was not passed"
+    assert "&quot;read&quot;" not in page and "&quot;run&quot;" in page, "the injected cell shows"
+    for text in (path.read_text(encoding="utf-8") for path in html.rglob("*.html")):
+        assert not re.search(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//', text)
+    assert "_static/mathjax/tex-mml-chtml.js" in (html / "book/index.html").read_text(encoding="utf-8")
+    assert str(book) not in (book / "build/book/notebooks/one.ipynb").read_text(encoding="utf-8")
+
+    before = (html / "index.html").stat().st_mtime_ns
+    again = build(book)
+    assert again.returncode == 0 and again.stdout.count("up to date") == 2
+    assert (html / "index.html").stat().st_mtime_ns == before
+
+    (book / "book/index.md").write_text("# A small book\n\n[nowhere](absent.md)\n")
+    for _ in range(2):  # a broken page must not pass because it is not read again
+        broken = build(book)
+        assert broken.returncode == 1 and "absent.md" in broken.stderr
+        assert "notebook 1/1 one is up to date" in broken.stdout
+
+
+def test_other_parameters_run_one_notebook(book):
+    ran = build(book, "--only", "one", "-p", "profile", "lite")
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    cells = nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells
+    assert cells[-1].outputs[0].text == "read lite\n"
+    assert not (book / "build/book/_build").exists()
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["-p", "profil", "lite"], "did you mean 'profile'?"),
+    (["--only", "on"], "did you mean 'one'?"),
+    (["-p", "profile", "[1"], "profile"),
+])
+def test_a_wrong_argument_gets_one_line(book, arguments, says):
+    ran = build(book, *arguments)
+    assert ran.returncode == 2
+    assert len(ran.stderr.splitlines()) == 1 and says in ran.stderr
+    assert not list((book / "build").rglob("*.ipynb"))
+
+
+def test_a_broken_notebook_fails_and_is_not_taken_for_done(book):
+    write(book, new_code_cell("1 / 0"))
+    for _ in range(2):
+        ran = build(book)
+        assert ran.returncode == 1
+        assert "ZeroDivisionError" in ran.stderr and "notebook one failed" in ran.stderr.splitlines()[-1]
+        assert not list((book / "build/book/notebooks").rglob("*.ipynb"))
+        assert not (book / "build/book/_build").exists()
+    write(book, new_code_cell("print(1)"))
+    assert build(book, "--only", "one").returncode == 0
+
+
+def test_a_figure_without_alt_text_is_refused(book):
+    write(book, new_code_cell("import matplotlib.pyplot as plt\nplt.plot([1, 2]);"))
+    ran = build(book)
+    assert ran.returncode == 1 and "has no alt text" in ran.stderr.splitlines()[-1]

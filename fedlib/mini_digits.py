@@ -39,7 +39,7 @@ ABOUT = {
     "split": "fixed counts per domain, class and part (PER_CLASS); scans and blended share no scan, each scan "
              "gives one image; printed and street are separate random draws; public images never enter a federation",
     "licence": "UCI digits: CC BY 4.0; photographs china.jpg and flower.jpg: CC BY 2.0; "
-               "DejaVu, STIX and Computer Modern (BaKoMa) fonts: their free licences, printed in matplotlib's LICENSE",
+               "DejaVu, STIX and Computer Modern (BaKoMa) fonts: their free licences, shipped with matplotlib",
     "citation": "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
                 "Repository, 1998, doi:10.24432/C50P49; blending: Y. Ganin et al., JMLR 17(59), 2016",
 }

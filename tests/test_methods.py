@@ -67,7 +67,7 @@ def test_an_interrupted_run_continues_exactly(method_name, tmp_path):
         with pytest.raises(Cut):
             train.train(run, tmp_path / "cut", say=cut)
     assert result(run, tmp_path / "cut") == whole
-    assert sorted(p.suffix for p in (tmp_path / "cut" / "mini_digits").iterdir()) == [".json"]
+    assert sorted(p.suffix for p in (tmp_path / "cut" / "tiny_digits").iterdir()) == [".json"]
 
 
 def test_a_class_that_no_client_holds(method_name, tmp_path, monkeypatch):

@@ -1,0 +1,123 @@
+"""Many runs on one machine: each in a process of its own, side by side, within a time budget."""
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fedlib import records, train
+from fedlib.errors import UserError
+
+STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
+
+
+def seconds(text: str) -> float:
+    """'90', '90s', '9m', '1.5h' as seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or not float(match[1]):
+        raise UserError(f"time budget '{text}' is not a length of time (like 90s, 9m or 1.5h)")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+class Child:
+    """One run in its own process. It prints a line per round; the rest goes to its log."""
+
+    def __init__(self, planned, command, log: Path):
+        self.planned, self.log, self.started, self.last = planned, log, time.monotonic(), "starting"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with open(log, "w") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env)
+
+    def poll(self):
+        """Exit code, or None while it runs; keeps the last progress line."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        self.last = next((x[2:] for x in reversed(lines) if x.startswith("» ")), self.last)
+        return self.process.poll()
+
+    def problem(self) -> str:
+        """The last line it wrote."""
+        lines = [x for x in self.log.read_text(errors="replace").splitlines() if x and not x.startswith("» ")]
+        return lines[-1].removeprefix("fedlib: ") if lines else f"exit code {self.process.returncode}"
+
+
+def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, device: str = "cpu", budget: float | None = None,
+            say=print) -> dict:
+    """Run what is planned, `jobs` at once; returns {"done", "failed", "stopped", "left"}: counts, and a list of failures.
+
+    A failed run never stops the others; its log is kept and named. Interrupted or stopped runs continue next time.
+    """
+    start, waiting, running = time.monotonic(), list(todo), []
+    outcome = {"done": 0, "failed": [], "stopped": 0, "left": 0}
+    shown = ""
+    try:
+        while waiting or running:
+            left = None if budget is None else budget - (time.monotonic() - start)
+            while waiting and len(running) < jobs and (left is None or left > 0):
+                running.append(_start(ident, profile, waiting.pop(0), results, device, left))
+            for child in list(running):
+                if (code := child.poll()) is not None:
+                    running.remove(child)
+                    _end(child, code, outcome, results)
+            if left is not None and left <= 0 and not running:
+                break
+            line = _line(outcome, len(todo), running, start)
+            if line != shown:
+                say(line)
+                shown = line
+            time.sleep(0.3)
+    finally:
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.process.wait()
+    outcome["left"] = len(todo) - outcome["done"]
+    return outcome
+
+
+def _start(ident, profile, planned, results, device, left) -> Child:
+    command = [sys.executable, "-m", "fedlib", "run", ident, "--profile", profile, "--seeds", str(planned.seed),
+               "--only", planned.run.digest, "--results", str(results), "--device", device]
+    log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
+    return Child(planned, command + (["--time-budget", f"{left:.0f}s"] if left else []), log)
+
+
+def _end(child: Child, code: int, outcome: dict, results: Path):
+    name = f"{child.planned.row}, {child.planned.block}, seed {child.planned.seed}"
+    if code == 0 and child.planned.run.path(results).exists():
+        outcome["done"] += 1
+        child.log.unlink()
+    elif code == STOPPED:
+        outcome["stopped"] += 1
+        child.log.unlink()
+    else:
+        outcome["failed"].append(f"{name}: {child.problem()} (log: {child.log})")
+
+
+def _line(outcome, total, running, start) -> str:
+    now = ", ".join(f"{c.planned.row} s{c.planned.seed} {c.last}" for c in running)
+    minutes, secs = divmod(int(time.monotonic() - start) // 5 * 5, 60)
+    failed = f", {len(outcome['failed'])} failed" if outcome["failed"] else ""
+    return f"» {outcome['done']}/{total} runs{failed}, {minutes}m{secs:02d}s · {now}"
+
+
+def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print):
+    """One run in this process, a line per round. Raises OutOfTime when the budget is spent."""
+    deadline = None if budget is None else time.monotonic() + budget
+    return train.train(planned.run, results, device, lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"),
+                       deadline)
+
+
+def differences(fresh: Path, committed: Path) -> list[tuple[str, float]]:
+    """For each fresh record: its path below the folder, and the largest difference of an accuracy (points) from the
+    committed record of the same run over all rounds; nan when there is none."""
+    lines = []
+    for path in sorted(Path(fresh).glob("*/*.json")):
+        other = Path(committed) / path.relative_to(fresh)
+        gap = float("nan")
+        if other.exists():
+            a, b = records.read(path)["rounds"], records.read(other)["rounds"]
+            gap = max(abs(x["acc"][d] - y["acc"][d]) for x, y in zip(a, b, strict=True) for d in x["acc"])
+        lines.append((str(path.relative_to(fresh)), gap))
+    return lines

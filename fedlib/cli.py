@@ -1,0 +1,313 @@
+"""The command line: fedlib methods | datasets | data | train | tables | run | show | check."""
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from fedlib import records, settings
+from fedlib.errors import UserError, nearest, pick
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+RESULTS = click.option("--results", type=click.Path(path_type=Path), help="Folder of records [default: results/].")
+PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
+DEVICE = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+
+
+class Group(click.Group):
+    """Unknown commands get the nearest right one; a user's mistake is one line and exit code 2."""
+
+    def resolve_command(self, context, args):
+        if args and args[0] not in self.commands:
+            raise UserError(f"unknown command '{args[0]}'{nearest(args[0], self.commands)} "
+                            f"(commands: {', '.join(self.commands)})")
+        return super().resolve_command(context, args)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+def cli():
+    """Federated learning across domains: train methods, run and show the papers' tables."""
+
+
+def main():
+    """Entry point: prints one line for a mistake of the user's and exits with 2."""
+    try:
+        sys.exit(cli(standalone_mode=False) or 0)
+    except UserError as error:
+        sys.exit(fail(error))
+    except click.ClickException as error:
+        sys.exit(fail(error.format_message()))
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(fail("interrupted; run it again to continue", 130))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(message, code: int = 2) -> int:
+    """Say it in one line on stderr."""
+    print(f"fedlib: {' '.join(str(message).split())}", file=sys.stderr)
+    return code
+
+
+def results_folder(given: Path | None) -> Path:
+    """Where records lie: as given, else FEDLIB_RESULTS, else the nearest results/ upwards, else ./results."""
+    if given or os.environ.get("FEDLIB_RESULTS"):
+        return Path(given or os.environ["FEDLIB_RESULTS"])
+    here = Path.cwd()
+    return next((p / "results" for p in [here, *here.parents] if (p / "results").is_dir()), here / "results")
+
+
+# what there is
+
+@cli.command()
+@JSON
+def methods(as_json):
+    """List the methods: kind of change, settings with defaults, limit."""
+    from fedlib.methods import METHODS
+    lines = []
+    for name, cls in METHODS.items():
+        limit = cls.limit if isinstance(cls.limit, str) else f"{_words(cls.limit[0]) or 'as it is'} = {cls.limit[1]}"
+        if len(cls.limit) == 3 and not isinstance(cls.limit, str):
+            limit += f" on {cls.limit[2]}"
+        lines.append({"name": name, "kind": cls.__module__.rsplit(".", 1)[-1].replace("base", "averaging"),
+                      "settings": {k: default for k, (_, default) in settings.fields(cls).items()}, "limit": limit,
+                      "summary": cls.__doc__.strip().splitlines()[0]})
+    if as_json:
+        return click.echo(json.dumps(lines, indent=1))
+    for line in lines:
+        click.echo(f"{line['name']:<10} {line['kind']:<11} {_words(line['settings']) or '-'}\n"
+                   f"{'':<10} {line['summary']}\n{'':<10} limit: {line['limit']}\n")
+
+
+def _words(values: dict) -> str:
+    return " ".join(f"{k}={v}" for k, v in values.items())
+
+
+@cli.command()
+@JSON
+def datasets(as_json):
+    """List the datasets: domains, classes, and what is prepared here."""
+    from fedlib import prepare
+    lines = []
+    for name in prepare.DATASETS:
+        module = prepare.module(name)
+        ready = [s for s in module.SIZES if all(p.exists() for p in prepare.paths(name, s))]
+        lines.append({"name": name, "title": module.TITLE, "domains": list(module.DOMAINS), "classes": len(module.CLASSES),
+                      "sizes": list(module.SIZES), "prepared": ready, "licence": module.ABOUT.get("licence", "")})
+    if as_json:
+        return click.echo(json.dumps(lines, indent=1))
+    for line in lines:
+        ready = ", ".join(f"{s} px" for s in line["prepared"]) or "not yet"
+        click.echo(f"{line['name']:<15} {line['title']}\n{'':<15} {line['classes']} classes; domains "
+                   f"{', '.join(line['domains'])}\n{'':<15} prepared: {ready}\n")
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--from", "root", type=click.Path(path_type=Path), help="Folder with the raw files [default: FEDLIB_RAW].")
+@click.option("--size", type=int, help="Pixels per side.")
+def data(name, root, size):
+    """Prepare a dataset: raw files to one tensor file and a manifest."""
+    from fedlib import prepare
+    manifest = prepare.prepare(name, size, root, click.echo)
+    click.echo(prepare.summary(manifest))
+
+
+# train one method
+
+@cli.command()
+@click.argument("method")
+@click.option("--data", "dataset", default="mini_digits", show_default=True, help="Dataset.")
+@click.option("--rounds", help="Communication rounds [default: 20].")
+@click.option("--seed", default="0", show_default=True)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE",
+              help="A setting of the method, protocol, net or data: mu=0.1, lr=0.05, net=resnet10, clients=3,2,1,4.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the record.")
+@DEVICE
+@JSON
+def train(method, dataset, rounds, seed, sets, out, device, as_json):
+    """Train METHOD and write one record below --out. Started again after a kill it continues."""
+    from tqdm import tqdm
+
+    from fedlib import train as loop
+    parts = {"method": {}, "protocol": {} if rounds is None else {"rounds": rounds}, "net": {}, "data": {"name": dataset}}
+    for word in sets:
+        part, name, value = place(method, word)
+        parts[part][name] = value
+    run = records.plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
+    check_device(device)
+    with tqdm(total=run.protocol.rounds, unit="round", desc=method, disable=None) as bar:
+        def say(event):
+            bar.update(event["round"] - bar.n)
+            bar.set_postfix_str(f"{event['acc']:.1f} %")
+        path = loop.train(run, out, device, say)
+    record = records.read(path)
+    if as_json:
+        return click.echo(json.dumps({"record": str(path), "acc": record["rounds"][-1]["acc"]}))
+    for domain, value in record["rounds"][-1]["acc"].items():
+        click.echo(f"{domain:<14} {value:6.2f} %")
+    click.echo(f"record: {path}")
+
+
+def place(method: str, word: str) -> tuple[str, str, str]:
+    """'mu=0.1' -> ("method", "mu", "0.1"): which part of a run has a setting of this name."""
+    from fedlib.methods import METHODS
+    from fedlib.methods.base import Protocol
+    from fedlib.nets import Arch
+    from fedlib.partition import Data
+    cls = METHODS[pick("method", method, METHODS)]
+    name, sign, value = word.partition("=")
+    if not sign or not value:
+        raise UserError(f"--set takes NAME=VALUE, not '{word}'")
+    known = {part: settings.fields(c) for part, c in (("method", cls), ("protocol", Protocol), ("net", Arch), ("data", Data))}
+    for part, names in known.items():
+        if name in names:
+            return part, name, value
+    every = [n for names in known.values() for n in names]
+    raise UserError(f"no setting '{name}' of {method}, the protocol, the net or the data{nearest(name, every)} "
+                    f"(there are: {', '.join(every)})")
+
+
+def check_device(device: str):
+    """UserError unless torch can use the device."""
+    import torch
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device '{device}' cannot be used here (try cpu): {str(error).splitlines()[0]}") from error
+
+
+# the papers' tables
+
+@cli.command("tables")
+@RESULTS
+@JSON
+def tables_(results, as_json):
+    """List the papers' tables and how many records each profile has."""
+    from fedlib import tables
+    results, lines = results_folder(results), []
+    for ident in tables.idents():
+        table = tables.load(ident)
+        counts = {p: (sum(x.run.path(results).exists() for x in table.runs(p)), len(table.runs(p))) for p in tables.PROFILES}
+        lines.append({"table": ident, "title": table.title, "records": {p: f"{n}/{of}" for p, (n, of) in counts.items()}})
+    if as_json:
+        return click.echo(json.dumps(lines, indent=1))
+    for line in lines:
+        click.echo(f"{line['table']:<16} {line['title']:<40} {_words(line['records'])}")
+
+
+@cli.command()
+@click.argument("table")
+@PROFILE
+@click.option("--seeds", help="Like 0,1,2 [default: the table's].")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
+@click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
+@click.option("--only", metavar="KEY", help="Only runs of this method, row or digest.")
+@RESULTS
+@DEVICE
+def run(table, profile, seeds, jobs, time_budget, only, results, device):
+    """Train what a table lacks. Records that exist are not trained again."""
+    from fedlib import batch, tables
+    from fedlib import train as loop
+    results = results_folder(results)
+    planned = tables.load(table).runs(profile, parse_seeds(seeds))
+    if only:
+        keys = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method, p.run.digest)))
+        pick(f"row, method or digest of {table}", only, keys)
+        planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
+    if not planned:
+        raise UserError(f"{table} has no runs in profile '{profile}' yet")
+    for p in planned:
+        if p.run.path(results).exists():
+            records.read(p.run.path(results))
+    todo = [p for p in planned if not p.run.path(results).exists()]
+    budget = batch.seconds(time_budget) if time_budget else None
+    click.echo(f"{table}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, {len(todo)} to train")
+    if not todo:
+        return 0
+    check_device(device)
+    for name, size in {(p.run.data.name, p.run.data.size) for p in todo}:
+        from fedlib import prepare
+        prepare.load(name, size or None)        # once, before many processes ask for it
+    if len(todo) == 1:
+        try:
+            click.echo(f"record: {batch.one(todo[0], results, device, budget, click.echo)}")
+            return 0
+        except loop.OutOfTime as stop:
+            click.echo(str(stop))
+            return batch.STOPPED if only else 0
+    outcome = batch.execute(table, profile, todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device, budget,
+                            show_progress())
+    click.echo(f"\n{outcome['done']} trained, {outcome['left']} left"
+               + (f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""))
+    for problem in outcome["failed"]:
+        click.echo(f"failed: {problem}", err=True)
+    return 1 if outcome["failed"] else 0
+
+
+def parse_seeds(text: str | None) -> list[int] | None:
+    """'0,1,2' -> [0, 1, 2]."""
+    return None if text is None else [settings.convert(int, s, "seed") for s in text.split(",")]
+
+
+def show_progress():
+    """One line that is renewed on a terminal; elsewhere a line now and then."""
+    if sys.stdout.isatty():
+        return lambda line: click.echo(f"\r\033[K{line[:os.get_terminal_size().columns - 1]}", nl=False)
+    last = [0.0]
+
+    def say(line):
+        if time.monotonic() - last[0] >= 10:
+            last[0] = time.monotonic()
+            click.echo(line)
+    return say
+
+
+@cli.command()
+@click.argument("table")
+@PROFILE
+@click.option("--select", "rule", help="last, last5, best-val or best-test [default: the table's].")
+@RESULTS
+@JSON
+def show(table, profile, rule, results, as_json):
+    """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims."""
+    from fedlib import tables
+    results, loaded = results_folder(results), tables.load(table)
+    pick("profile", profile, tables.PROFILES)
+    cells = tables.compare(loaded, profile, results, rule)
+    judged = tables.verdicts(loaded, profile, results, rule)
+    if as_json:
+        plain = json.loads(cells.to_json(orient="records"))
+        return click.echo(json.dumps({"table": table, "profile": profile, "select": rule or loaded.select, "cells": plain,
+                                      "claims": judged.to_dict("records")}, indent=1))
+    click.echo(f"{loaded.title} ({table}), profile {profile}: {tables.PROFILES[profile]}\n"
+               f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {rule or loaded.select}; – is not run")
+    for block in tables.shown_blocks(loaded, profile):
+        click.echo(f"\n{loaded.blocks[block]['title']}\n{tables.wide(loaded, cells, block).to_string()}")
+    counts = judged.verdict.value_counts()
+    click.echo("\nclaims: " + (", ".join(f"{n} {v}" for v, n in counts.items()) or "none"))
+    for _, line in judged[judged.verdict != "not run"].iterrows():
+        click.echo(f"  {line.verdict}: {line.says} [{line.evidence}]")
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@RESULTS
+@click.option("--tolerance", default=10.0, show_default=True, help="Largest difference of an accuracy, in points.")
+def check(folder, results, tolerance):
+    """Compare fresh records in FOLDER with the committed ones of the same runs."""
+    from fedlib import batch
+    lines = batch.differences(folder, results_folder(results))
+    if not lines:
+        raise UserError(f"no records in {folder}")
+    known = [gap for _, gap in lines if gap == gap]
+    equal = sum(gap == 0 for gap in known)
+    click.echo(f"{len(lines)} fresh records: {equal} equal to the committed ones in every accuracy, "
+               f"{len(known) - equal} differ by at most {max(known, default=0):.2f} points, {len(lines) - len(known)} are new")
+    for name, gap in lines:
+        if gap > tolerance:
+            click.echo(f"  {name} differs by {gap:.2f} points", err=True)
+    return int(max(known, default=0) > tolerance)
+

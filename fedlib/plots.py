@@ -1,0 +1,222 @@
+"""Figures: one look for the whole book. Every function returns a matplotlib Figure; nothing is shown or saved here.
+
+Figures stand on solid white, so that they read on a light and on a dark page, and are drawn small (5.8 inches wide,
+type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
+which people with colour-blindness tell apart; a marker, a dash or a printed number says the same again.
+"""
+import functools
+
+from fedlib.seeds import key
+
+WIDTH = 5.8      # inches
+OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#4D4D4D", "#8C6D00")
+MARKERS = "os^DvPX*"
+DASHES = ("-", "--", "-.", ":")
+# (colour, marker, dash) of the names that share a figure most often; the domains as on the book's first page.
+METHOD_LOOKS = ("FedAvg", "FedProto", "FedBN", "Ditto", "MOON", "FedProx", "Local", "I2PFL")
+DOMAIN_LOOKS = (("scans", "caltech", "photo", "mnist"), ("blended", "amazon", "art_painting", "usps"),
+                ("printed", "webcam", "cartoon", "mnist_m"), ("street", "dslr", "sketch", "svhn"), ("syn",))
+DOMAIN_INKS = (3, 2, 1, 4, 5)
+RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
+      "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
+      "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
+      "legend.handletextpad": 0.5, "legend.columnspacing": 1.2, "axes.edgecolor": "#808080", "grid.color": "#e4e4e4",
+      "axes.axisbelow": True, "lines.linewidth": 1.8, "lines.markersize": 5}
+
+
+def look(name: str) -> dict:
+    """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn."""
+    if name in METHOD_LOOKS:
+        i = METHOD_LOOKS.index(name)
+        return {"color": OKABE_ITO[i], "marker": MARKERS[i], "linestyle": "-"}
+    for i, names in enumerate(DOMAIN_LOOKS):
+        if name in names:
+            return {"color": OKABE_ITO[DOMAIN_INKS[i]], "marker": MARKERS[i], "linestyle": "-"}
+    ink, shape, dash = key("look", name), key("marker", name), key("dash", name)
+    return {"color": OKABE_ITO[ink % len(OKABE_ITO)], "marker": MARKERS[shape % len(MARKERS)],
+            "linestyle": DASHES[1 + dash % 3]}
+
+
+def colour(name: str) -> str:
+    """The colour of a method or a domain."""
+    return look(name)["color"]
+
+
+def class_colours(classes: int) -> list:
+    """As many colours as classes: seaborn's "colorblind" up to ten, then steps of viridis."""
+    import seaborn as sns
+    return sns.color_palette("colorblind" if classes <= 10 else "viridis", classes)
+
+
+def styled(draw):
+    """Draw in the book's look; the figure is closed, so that a notebook shows it once: where it is returned."""
+    @functools.wraps(draw)
+    def drawn(*args, **kwargs):
+        import matplotlib.pyplot as plt
+        with plt.rc_context(RC):
+            figure = draw(*args, **kwargs)
+            figure.canvas.draw()        # text takes its size from the look now, not when the figure is shown
+        plt.close(figure)
+        return figure
+    return drawn
+
+
+@styled
+def grid(images: dict, columns=None):
+    """Sample images, one row for each name. images: name -> uint8 `(N, 3, H, W)`; columns: N titles."""
+    import matplotlib.pyplot as plt
+    most = max(len(x) for x in images.values())
+    size = (WIDTH - 0.9) / most
+    figure, axes = plt.subplots(len(images), most, figsize=(WIDTH, size * len(images) + (0.25 if columns else 0)),
+                                squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
+    for row, (name, x) in zip(axes, images.items(), strict=True):
+        for ax in row:
+            ax.axis("off")
+        for ax, image in zip(row, x, strict=False):
+            ax.imshow(image.permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
+        row[0].text(-0.15, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
+    for ax, title in zip(axes[0], columns or (), strict=False):
+        ax.set_title(title)
+    return figure
+
+
+@styled
+def matrix(values, label: str = "accuracy (%)", low: float = 0, high: float = 100, form: str = ".0f"):
+    """Heat map with every value printed in its cell. values: DataFrame; index and columns names title the axes."""
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, 1.1 + 0.6 * len(values)))
+    sns.heatmap(values.astype(float), ax=ax, annot=True, fmt=form, vmin=low, vmax=high, cmap="YlGnBu", linewidths=2,
+                linecolor="white", annot_kws={"size": 12}, cbar_kws={"label": label})
+    ax.set(xlabel=values.columns.name or "", ylabel=values.index.name or "")
+    ax.tick_params(length=0)
+    ax.tick_params(axis="y", rotation=0)
+    return figure
+
+
+@styled
+def curves(frame, by: str = "method", panel: str | None = None, label: str = "accuracy (%)"):
+    """Lines over rounds, one for each value of `by`, with a band where an interval is known.
+
+    frame: one row for each point, with columns `round`, `mean`, `by`, optionally `half` (half-width of the interval)
+    and `panel` (one small plot for each of its values, all with the same axes).
+    """
+    import matplotlib.pyplot as plt
+    panels = list(frame[panel].unique()) if panel else [None]
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.2 * rows), squeeze=False,
+                                sharex=True, sharey=True)
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, panels, strict=False):
+        for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
+            part, ink = part.sort_values("round"), look(line)
+            ax.plot(part["round"], part["mean"], label=line, markevery=max(1, len(part) // 8), **ink)
+            if "half" in part and part["half"].notna().any():
+                ax.fill_between(part["round"], part["mean"] - part["half"], part["mean"] + part["half"],
+                                color=ink["color"], alpha=0.18, linewidth=0)
+        ax.set_title(name or "")
+        ax.grid(True)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("round", fontsize=11)
+    figure.supylabel(label, fontsize=11)
+    _legend(figure, axes.flat[0])
+    return figure
+
+
+@styled
+def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: float | None = 100):
+    """Grouped bars. values: DataFrame, rows are groups (domains), columns bars (methods); half: intervals, same shape."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+    figure, ax = plt.subplots(figsize=(WIDTH, 3.4))
+    width = 0.8 / values.shape[1]
+    for i, name in enumerate(values.columns):
+        place = np.arange(len(values)) + (i - (values.shape[1] - 1) / 2) * width
+        ax.bar(place, values[name], width * 0.92, color=colour(name), label=name,
+               yerr=None if half is None else half[name], capsize=3, error_kw={"elinewidth": 1})
+    ax.set_xticks(range(len(values)), values.index)
+    ax.set(ylabel=label, ylim=(low, high))
+    ax.grid(True, axis="y")
+    ax.spines[["top", "right"]].set_visible(False)
+    _legend(figure, ax)
+    return figure
+
+
+@styled
+def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"):
+    """One closed line for each row (method) over the columns (domains).
+
+    Every axis runs from `low` at the centre to `high` at the rim, and the figure says so. The area means nothing: it
+    depends on the order of the domains, and a `low` above zero makes small differences look large. Read the rings.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    angles = np.linspace(0, 2 * np.pi, values.shape[1], endpoint=False)
+    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, WIDTH * 0.9), subplot_kw={"projection": "polar"})
+    for name, row in values.iterrows():
+        ax.plot(np.append(angles, angles[0]), [*row, row.iloc[0]], label=name, **look(name))
+    ax.set_theta_zero_location("N")
+    ax.set_theta_direction(-1)
+    ax.set_rorigin(low)
+    ax.set_ylim(low, high)
+    rings = np.linspace(low, high, 5)[1:]
+    ax.set_rgrids(rings, [f"{ring:g}" for ring in rings], angle=np.degrees(np.pi / values.shape[1]), color="#595959")
+    ax.set_xticks(angles, values.columns)
+    ax.tick_params(axis="x", pad=8)
+    ax.set_title(f"{label}, from {low:g} (centre) to {high:g} (rim)", pad=14)
+    _legend(figure, ax)
+    return figure
+
+
+@styled
+def tsne(features, labels, domains, classes=None, seed: int = 0):
+    """Features `(N, D)` on a plane by t-SNE, twice: coloured by domain and by class.
+
+    labels: N class indices; domains: N domain names; classes: class names. Near points were near in `D` dimensions;
+    distances between far groups and the sizes of groups mean nothing.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from sklearn.manifold import TSNE
+    features, labels, domains = np.asarray(features), np.asarray(labels), np.asarray(domains)
+    places = TSNE(perplexity=min(30, (len(features) - 1) / 3), init="pca", random_state=seed).fit_transform(features)
+    names, inks = classes or [str(k) for k in range(labels.max() + 1)], class_colours(labels.max() + 1)
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.9))
+    for domain in dict.fromkeys(domains.tolist()):
+        here, ink = domains == domain, look(domain)
+        axes[0].scatter(*places[here].T, s=7, color=ink["color"], marker=ink["marker"], linewidths=0, label=domain)
+    for k in np.unique(labels):
+        axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k])
+    for ax, title, columns in zip(axes, ("by domain", "by class"), (2, 5), strict=True):
+        ax.set(xticks=[], yticks=[], title=title)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=columns, markerscale=2.5, handletextpad=0.1,
+                  columnspacing=0.6, borderpad=0.2)
+    return figure
+
+
+@styled
+def holdings(counts, label: str = "training images"):
+    """Who holds what: a bar for each client, its classes stacked. counts: DataFrame, rows clients, columns classes."""
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.2 + 0.38 * len(counts)))
+    left = [0] * len(counts)
+    for name, ink in zip(counts.columns, class_colours(counts.shape[1]), strict=True):
+        ax.barh(range(len(counts)), counts[name], left=left, color=ink, edgecolor="white", linewidth=0.6, label=name)
+        left = [a + b for a, b in zip(left, counts[name], strict=True)]
+    ax.set_yticks(range(len(counts)), counts.index)
+    ax.invert_yaxis()
+    ax.set_xlabel(label)
+    ax.spines[["top", "right"]].set_visible(False)
+    _legend(figure, ax, title=counts.columns.name, columns=10)
+    return figure
+
+
+def _legend(figure, ax, title=None, columns: int = 4):
+    """One legend for the figure, below it: beside it there is no room on a phone."""
+    handles, names = ax.get_legend_handles_labels()
+    if len(names) > 1:
+        figure.legend(handles, names, loc="outside lower center", ncols=min(columns, len(names)), title=title,
+                      handlelength=1.2 if columns > 4 else 1.8)

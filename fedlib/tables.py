@@ -1,0 +1,206 @@
+"""A paper's table is data: TOML -> runs -> records -> cells -> comparison with the printed numbers; claims -> verdicts."""
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from scipy import stats
+
+from fedlib import records
+from fedlib.errors import UserError, pick
+from fedlib.methods import METHODS
+
+PAPERS = resources.files("fedlib") / "papers"
+PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
+            "lite": "the real data with a smaller net, fewer rounds or smaller images",
+            "paper": "the paper's protocol in full"}
+
+# Which rounds count. Applied on reading, so one set of records answers every rule.
+SELECT = {"last": lambda rounds: rounds[-1:],
+          "last5": lambda rounds: rounds[-5:],
+          "best-val": lambda rounds: [_best(rounds, "val")],
+          "best-test": lambda rounds: [_best(rounds, "acc")]}
+
+
+class Planned(NamedTuple):
+    """One run of a table: the row and block it belongs to."""
+    row: str
+    block: str
+    seed: int
+    run: records.Run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A printed table: its rows (methods), its blocks (groups of columns), its seeds and rule of selection."""
+    id: str
+    title: str
+    blocks: dict
+    rows: list
+    seeds: list
+    select: str
+    printed: pd.DataFrame
+    claims: list
+
+    def runs(self, profile: str, seeds=None) -> list[Planned]:
+        """The runs that fill the table. Rows whose method does not exist yet have none."""
+        pick("profile", profile, PROFILES)
+        return [Planned(row["name"], name, seed, self.plan(row, block[profile], seed, name))
+                for name, block in self.blocks.items() if profile in block
+                for seed in (self.seeds if seeds is None else seeds)
+                for row in self.rows if row.get("method", row["name"]) in METHODS]
+
+    def plan(self, row: dict, how: dict, seed: int, block: str) -> records.Run:
+        """One run: the row's settings, those for this block on top."""
+        values = row.get("settings", {}) | row.get("at", {}).get(block, {})
+        return records.plan(row.get("method", row["name"]), values, how["data"], how["net"], how["protocol"], seed)
+
+
+def papers() -> dict[str, dict]:
+    """Every paper's TOML, by id."""
+    return {f.name[:-5]: tomllib.loads(f.read_text()) for f in sorted(PAPERS.iterdir(), key=lambda f: f.name)
+            if f.name.endswith(".toml")}
+
+
+def idents() -> list[str]:
+    """All tables, as paper/table."""
+    return [f"{paper}/{table}" for paper, content in papers().items() for table in content["tables"]]
+
+
+def load(ident: str) -> Table:
+    """The table "paper/table"; UserError with the nearest name when there is none."""
+    pick("table", ident, idents())
+    paper, name = ident.split("/")
+    content = papers()[paper]
+    table = content["tables"][name]
+    printed = pd.read_csv(PAPERS / f"{paper}.csv")
+    claims = [c for c in content.get("claims", []) if c["table"] == name]
+    return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
+                 table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims)
+
+
+# records -> cells
+
+def found(table: Table, profile: str, results: Path, seeds=None) -> list[tuple[Planned, dict]]:
+    """The runs of the table that have a record, with it."""
+    paths = ((p, p.run.path(results)) for p in table.runs(profile, seeds))
+    return [(p, records.read(path)) for p, path in paths if path.exists()]
+
+
+def select(record: dict, rule: str) -> dict[str, float]:
+    """Accuracy (%) per domain, and their mean "avg", by a rule of selection."""
+    chosen = SELECT[pick("selection", rule, SELECT)](record["rounds"])
+    acc = {d: sum(r["acc"][d] for r in chosen) / len(chosen) for d in chosen[0]["acc"]}
+    return acc | {"avg": sum(acc.values()) / len(acc)}
+
+
+def _best(rounds, key):
+    if key not in rounds[0]:
+        raise UserError(f"these runs have no validation split, so '{key}' cannot choose a round "
+                        f"(choose last, last5 or best-test)")
+    return max(rounds, key=lambda r: sum(r[key].values()))
+
+
+def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
+    """One line per record and column: block, setting (domain or avg), row, seed, value."""
+    lines = [(p.block, setting, p.row, p.seed, value)
+             for p, record in found(table, profile, results, seeds)
+             for setting, value in select(record, rule or table.select).items()]
+    return pd.DataFrame(lines, columns=["block", "setting", "row", "seed", "value"])
+
+
+def interval(sample) -> tuple[float, float]:
+    """(mean, half width of the 95 % t-interval); the half width is nan for fewer than two values."""
+    sample = pd.Series(sample, dtype=float)
+    half = stats.t.ppf(0.975, len(sample) - 1) * sample.std() / len(sample) ** 0.5 if len(sample) > 1 else float("nan")
+    return sample.mean(), half
+
+
+def compare(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
+    """Printed and ours, cell by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none."""
+    ours = values(table, profile, results, rule, seeds).groupby(["block", "setting", "row"])["value"].agg(list).to_dict()
+    printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
+    lines = []
+    for block, content in table.blocks.items():
+        for setting in [*content["columns"], "avg"]:
+            for row in (r["name"] for r in table.rows):
+                sample = ours.get((block, setting, row), [])
+                mean, half = interval(sample)
+                lines.append((block, setting, row, printed.get((block, setting, row), float("nan")), mean, half, len(sample)))
+    cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
+    return cells.assign(difference=cells.ours - cells.printed)
+
+
+def shown_blocks(table: Table, profile: str) -> list[str]:
+    """Blocks to show in a profile: those it runs, and in lite and paper also those the paper prints."""
+    printed = set(table.printed.dataset)
+    return [b for b, content in table.blocks.items() if profile in content or (profile != "mini" and b in printed)]
+
+
+def cell(line) -> str:
+    """'57.5 ± 1.2' with the printed number behind a bar; a dash for what is missing."""
+    ours = "–" if pd.isna(line.ours) else f"{line.ours:.2f}" + ("" if pd.isna(line.half) else f" ± {line.half:.2f}")
+    return ours if pd.isna(line.printed) else f"{line.printed:.2f} | {ours}"
+
+
+def wide(table: Table, cells: pd.DataFrame, block: str) -> pd.DataFrame:
+    """One block as a table of text: rows are methods, columns are domains, a cell is 'printed | ours ± half'."""
+    content = table.blocks[block]
+    part = cells[cells.block == block].assign(text=lambda c: c.apply(cell, axis=1))
+    shaped = part.pivot(index="row", columns="setting", values="text")
+    shaped = shaped.loc[[r["name"] for r in table.rows], [*content["columns"], "avg"]]
+    shaped["n"] = part[part.setting == "avg"].set_index("row")["n"]
+    return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
+
+
+def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
+    """Where the numbers come from: one line per block with the records' settings, code, hardware and cost."""
+    lines = {}
+    for p, record in found(table, profile, results):
+        line = lines.setdefault(p.block, {"profile": profile, "runs": 0, "net": p.run.net.net, "width": p.run.net.width or "published",
+                                          "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}",
+                                          "hours": 0.0, "hardware": set(), "commit": set(), "torch": set(), "data": set()})
+        made = record["made"]
+        line["runs"] += 1
+        line["hours"] += made["seconds"] / 3600
+        for name, value in {"hardware": made["hardware"], "commit": made["commit"], "torch": made["torch"],
+                            "data": made["data"]["digest"][:12]}.items():
+            line[name].add(value)
+    table_ = pd.DataFrame(lines).T
+    return table_.map(lambda v: ", ".join(sorted(v)) if isinstance(v, set) else round(v, 2) if isinstance(v, float) else v)
+
+
+# claims -> verdicts
+
+def verdicts(table: Table, profile: str, results: Path, rule: str | None = None) -> pd.DataFrame:
+    """Every claim on the table with its verdict in this profile: id, source, says, verdict, evidence, note.
+
+    Each comparison is paired by seed. reproduced: every 95 % interval of better - than lies above 0. partly: every mean
+    does, not every interval. not reproduced: some mean is 0 or below. not run: a record is missing.
+    """
+    cells = values(table, profile, results, rule)
+    return pd.DataFrame([{k: c.get(k, "") for k in ("id", "source", "says")} | verdict(c, cells) | {"note": c.get("note", "")}
+                         for c in table.claims],
+                        columns=["id", "source", "says", "verdict", "evidence", "note"])
+
+
+def verdict(claim: dict, cells: pd.DataFrame) -> dict:
+    """{"verdict", "evidence"} of one claim from the lines of `values`."""
+    part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
+    by_row = part.pivot(index="seed", columns="row", values="value")
+    missing = [r for r in [claim["better"], *claim["than"]] if r not in by_row]
+    if missing:
+        return {"verdict": "not run", "evidence": f"no records of {', '.join(missing)}"}
+    gaps = {r: (by_row[claim["better"]] - by_row[r]).dropna() for r in claim["than"]}
+    bounds = {r: interval(gap) for r, gap in gaps.items()}
+    if any(len(gap) < 2 for gap in gaps.values()):
+        return {"verdict": "not run", "evidence": "fewer than two seeds in common"}
+    worst = min(bounds, key=lambda r: bounds[r][0])
+    mean, half = bounds[worst]
+    evidence = f"{mean:+.2f} ± {half:.2f} points over {worst}, n = {len(gaps[worst])}"
+    if mean <= 0:
+        return {"verdict": "not reproduced", "evidence": evidence}
+    settled = all(m - h > 0 for m, h in bounds.values())
+    return {"verdict": "reproduced" if settled else "partly", "evidence": evidence}

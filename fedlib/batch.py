@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from fedlib import records, train
-from fedlib.errors import UserError
+from fedlib.errors import UserError, pick
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
 
@@ -28,7 +28,8 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with open(log, "w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                            env=env)
 
     def poll(self):
         """Exit code, or None while it runs; keeps the last progress line."""
@@ -42,9 +43,9 @@ class Child:
         return lines[-1].removeprefix("fedlib: ") if lines else f"exit code {self.process.returncode}"
 
 
-def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, device: str = "cpu", budget: float | None = None,
-            say=print) -> dict:
-    """Run what is planned, `jobs` at once; returns {"done", "failed", "stopped", "left"}: counts, and a list of failures.
+def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, device: str = "cpu",
+            budget: float | None = None, say=print) -> dict:
+    """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
 
     A failed run never stops the others; its log is kept and named. Interrupted or stopped runs continue next time.
     """
@@ -102,11 +103,26 @@ def _line(outcome, total, running, start) -> str:
     return f"» {outcome['done']}/{total} runs{failed}, {minutes}m{secs:02d}s · {now}"
 
 
+def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "cpu", results: Path | None = None,
+           jobs: int | None = None) -> Path:
+    """For notebooks: the folder of records. With mode "run" it trains what is missing, with "read" it says so."""
+    results, planned = records.folder(results), table.runs(profile, seeds)
+    pick("mode", mode, ("read", "run"))
+    todo = [p for p in planned if not p.run.path(results).exists()]
+    if todo and mode == "run":
+        outcome = execute(table.id, profile, todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
+        if outcome["failed"]:
+            raise UserError(f"{len(outcome['failed'])} runs failed: {outcome['failed'][0]}")
+    elif todo:
+        print(f"{len(todo)} of {len(planned)} runs are not there yet: fedlib run {table.id} --profile {profile}")
+    return results
+
+
 def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print):
     """One run in this process, a line per round. Raises OutOfTime when the budget is spent."""
     deadline = None if budget is None else time.monotonic() + budget
-    return train.train(planned.run, results, device, lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"),
-                       deadline)
+    return train.train(planned.run, results, device,
+                       lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"), deadline)
 
 
 def differences(fresh: Path, committed: Path) -> list[tuple[str, float]]:
@@ -118,6 +134,7 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, float]]:
         gap = float("nan")
         if other.exists():
             a, b = records.read(path)["rounds"], records.read(other)["rounds"]
-            gap = max(abs(x["acc"][d] - y["acc"][d]) for x, y in zip(a, b, strict=True) for d in x["acc"])
+            gap = max(abs(x["acc"][d] - y["acc"][d]) for x, y in zip(a, b) for d in x["acc"])
+            gap = gap if len(a) == len(b) else float("inf")     # early stopping took another turn
         lines.append((str(path.relative_to(fresh)), gap))
     return lines

@@ -34,7 +34,7 @@ def cli():
 def main():
     """Entry point: prints one line for a mistake of the user's and exits with 2."""
     try:
-        sys.exit(cli(standalone_mode=False) or 0)
+        sys.exit(cli(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
     except UserError as error:
         sys.exit(fail(error))
     except click.ClickException as error:
@@ -51,14 +51,6 @@ def fail(message, code: int = 2) -> int:
     return code
 
 
-def results_folder(given: Path | None) -> Path:
-    """Where records lie: as given, else FEDLIB_RESULTS, else the nearest results/ upwards, else ./results."""
-    if given or os.environ.get("FEDLIB_RESULTS"):
-        return Path(given or os.environ["FEDLIB_RESULTS"])
-    here = Path.cwd()
-    return next((p / "results" for p in [here, *here.parents] if (p / "results").is_dir()), here / "results")
-
-
 # what there is
 
 @cli.command()
@@ -66,19 +58,22 @@ def results_folder(given: Path | None) -> Path:
 def methods(as_json):
     """List the methods: kind of change, settings with defaults, limit."""
     from fedlib.methods import METHODS
-    lines = []
-    for name, cls in METHODS.items():
-        limit = cls.limit if isinstance(cls.limit, str) else f"{_words(cls.limit[0]) or 'as it is'} = {cls.limit[1]}"
-        if len(cls.limit) == 3 and not isinstance(cls.limit, str):
-            limit += f" on {cls.limit[2]}"
-        lines.append({"name": name, "kind": cls.__module__.rsplit(".", 1)[-1].replace("base", "averaging"),
-                      "settings": {k: default for k, (_, default) in settings.fields(cls).items()}, "limit": limit,
-                      "summary": cls.__doc__.strip().splitlines()[0]})
+    lines = [{"name": name, "kind": cls.__module__.rsplit(".", 1)[-1].replace("base", "averaging"),
+              "settings": {k: default for k, (_, default) in settings.fields(cls).items()},
+              "limit": _limit(cls.limit), "summary": cls.__doc__.strip().splitlines()[0]}
+             for name, cls in METHODS.items()]
     if as_json:
         return click.echo(json.dumps(lines, indent=1))
     for line in lines:
         click.echo(f"{line['name']:<10} {line['kind']:<11} {_words(line['settings']) or '-'}\n"
                    f"{'':<10} {line['summary']}\n{'':<10} limit: {line['limit']}\n")
+
+
+def _limit(limit) -> str:
+    if isinstance(limit, str):
+        return limit
+    values, other, *net = limit
+    return f"{_words(values) or 'as it is'} equals {other}" + "".join(f" on {n}" for n in net)
 
 
 def _words(values: dict) -> str:
@@ -94,8 +89,9 @@ def datasets(as_json):
     for name in prepare.DATASETS:
         module = prepare.module(name)
         ready = [s for s in module.SIZES if all(p.exists() for p in prepare.paths(name, s))]
-        lines.append({"name": name, "title": module.TITLE, "domains": list(module.DOMAINS), "classes": len(module.CLASSES),
-                      "sizes": list(module.SIZES), "prepared": ready, "licence": module.ABOUT.get("licence", "")})
+        lines.append({"name": name, "title": module.TITLE, "domains": list(module.DOMAINS),
+                      "classes": len(module.CLASSES), "sizes": list(module.SIZES), "prepared": ready,
+                      "licence": module.ABOUT.get("licence", "")})
     if as_json:
         return click.echo(json.dumps(lines, indent=1))
     for line in lines:
@@ -106,7 +102,7 @@ def datasets(as_json):
 
 @cli.command()
 @click.argument("name")
-@click.option("--from", "root", type=click.Path(path_type=Path), help="Folder with the raw files [default: FEDLIB_RAW].")
+@click.option("--from", "root", type=click.Path(path_type=Path), help="Folder of the raw files [default: FEDLIB_RAW].")
 @click.option("--size", type=int, help="Pixels per side.")
 def data(name, root, size):
     """Prepare a dataset: raw files to one tensor file and a manifest."""
@@ -124,7 +120,8 @@ def data(name, root, size):
 @click.option("--seed", default="0", show_default=True)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE",
               help="A setting of the method, protocol, net or data: mu=0.1, lr=0.05, net=resnet10, clients=3,2,1,4.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the record.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
+              help="Folder for the record.")
 @DEVICE
 @JSON
 def train(method, dataset, rounds, seed, sets, out, device, as_json):
@@ -132,7 +129,7 @@ def train(method, dataset, rounds, seed, sets, out, device, as_json):
     from tqdm import tqdm
 
     from fedlib import train as loop
-    parts = {"method": {}, "protocol": {} if rounds is None else {"rounds": rounds}, "net": {}, "data": {"name": dataset}}
+    parts = {"method": {}, "protocol": {"rounds": rounds} if rounds else {}, "net": {}, "data": {"name": dataset}}
     for word in sets:
         part, name, value = place(method, word)
         parts[part][name] = value
@@ -161,7 +158,8 @@ def place(method: str, word: str) -> tuple[str, str, str]:
     name, sign, value = word.partition("=")
     if not sign or not value:
         raise UserError(f"--set takes NAME=VALUE, not '{word}'")
-    known = {part: settings.fields(c) for part, c in (("method", cls), ("protocol", Protocol), ("net", Arch), ("data", Data))}
+    known = {"method": settings.fields(cls), "protocol": settings.fields(Protocol), "net": settings.fields(Arch),
+             "data": settings.fields(Data)}
     for part, names in known.items():
         if name in names:
             return part, name, value
@@ -187,11 +185,12 @@ def check_device(device: str):
 def tables_(results, as_json):
     """List the papers' tables and how many records each profile has."""
     from fedlib import tables
-    results, lines = results_folder(results), []
+    results, lines = records.folder(results), []
     for ident in tables.idents():
         table = tables.load(ident)
-        counts = {p: (sum(x.run.path(results).exists() for x in table.runs(p)), len(table.runs(p))) for p in tables.PROFILES}
-        lines.append({"table": ident, "title": table.title, "records": {p: f"{n}/{of}" for p, (n, of) in counts.items()}})
+        planned = {p: [x.run.path(results).exists() for x in table.runs(p)] for p in tables.PROFILES}
+        lines.append({"table": ident, "title": table.title,
+                      "records": {p: f"{sum(there)}/{len(there)}" for p, there in planned.items()}})
     if as_json:
         return click.echo(json.dumps(lines, indent=1))
     for line in lines:
@@ -211,7 +210,7 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
     """Train what a table lacks. Records that exist are not trained again."""
     from fedlib import batch, tables
     from fedlib import train as loop
-    results = results_folder(results)
+    results = records.folder(results)
     planned = tables.load(table).runs(profile, parse_seeds(seeds))
     if only:
         keys = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method, p.run.digest)))
@@ -224,7 +223,8 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
             records.read(p.run.path(results))
     todo = [p for p in planned if not p.run.path(results).exists()]
     budget = batch.seconds(time_budget) if time_budget else None
-    click.echo(f"{table}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, {len(todo)} to train")
+    click.echo(f"{table}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, "
+               f"{len(todo)} to train")
     if not todo:
         return 0
     check_device(device)
@@ -238,10 +238,10 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
         except loop.OutOfTime as stop:
             click.echo(str(stop))
             return batch.STOPPED if only else 0
-    outcome = batch.execute(table, profile, todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device, budget,
-                            show_progress())
-    click.echo(f"\n{outcome['done']} trained, {outcome['left']} left"
-               + (f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""))
+    jobs = jobs or (os.cpu_count() if device == "cpu" else 1)
+    outcome = batch.execute(table, profile, todo, results, jobs, device, budget, show_progress())
+    stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
+    click.echo(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")
     for problem in outcome["failed"]:
         click.echo(f"failed: {problem}", err=True)
     return 1 if outcome["failed"] else 0
@@ -274,16 +274,17 @@ def show_progress():
 def show(table, profile, rule, results, as_json):
     """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims."""
     from fedlib import tables
-    results, loaded = results_folder(results), tables.load(table)
+    results, loaded = records.folder(results), tables.load(table)
     pick("profile", profile, tables.PROFILES)
     cells = tables.compare(loaded, profile, results, rule)
     judged = tables.verdicts(loaded, profile, results, rule)
     if as_json:
         plain = json.loads(cells.to_json(orient="records"))
-        return click.echo(json.dumps({"table": table, "profile": profile, "select": rule or loaded.select, "cells": plain,
-                                      "claims": judged.to_dict("records")}, indent=1))
+        return click.echo(json.dumps({"table": table, "profile": profile, "select": rule or loaded.select,
+                                      "cells": plain, "claims": judged.to_dict("records")}, indent=1))
     click.echo(f"{loaded.title} ({table}), profile {profile}: {tables.PROFILES[profile]}\n"
-               f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {rule or loaded.select}; – is not run")
+               f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {rule or loaded.select}; "
+               f"– is not run")
     for block in tables.shown_blocks(loaded, profile):
         click.echo(f"\n{loaded.blocks[block]['title']}\n{tables.wide(loaded, cells, block).to_string()}")
     counts = judged.verdict.value_counts()
@@ -299,15 +300,15 @@ def show(table, profile, rule, results, as_json):
 def check(folder, results, tolerance):
     """Compare fresh records in FOLDER with the committed ones of the same runs."""
     from fedlib import batch
-    lines = batch.differences(folder, results_folder(results))
+    lines = batch.differences(folder, records.folder(results))
     if not lines:
         raise UserError(f"no records in {folder}")
     known = [gap for _, gap in lines if gap == gap]
-    equal = sum(gap == 0 for gap in known)
+    equal, most = sum(gap == 0 for gap in known), max(known, default=0)
     click.echo(f"{len(lines)} fresh records: {equal} equal to the committed ones in every accuracy, "
-               f"{len(known) - equal} differ by at most {max(known, default=0):.2f} points, {len(lines) - len(known)} are new")
+               f"{len(known) - equal} differ by at most {most:.2f} points, {len(lines) - len(known)} are new")
     for name, gap in lines:
         if gap > tolerance:
             click.echo(f"  {name} differs by {gap:.2f} points", err=True)
-    return int(max(known, default=0) > tolerance)
+    return int(most > tolerance)
 

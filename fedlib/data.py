@@ -92,7 +92,7 @@ def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator):
     order = torch.randperm(len(split), generator=gen).to(device)
     draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in (9, 9, 2)], 1).to(device)
     for index in order.split(batch):
-        if len(index) == 1 and len(split) > 1:
+        if len(index) == 1 < min(batch, len(split)):
             continue
         x = split.x[index]
         if augmentation != "none" and x.dtype == torch.uint8:

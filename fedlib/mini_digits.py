@@ -33,6 +33,7 @@ FONTS = {
                "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique", "cmss10"),
 }
 ABOUT = {
+    "recipe": "1",  # another number when the images change: cached sets are then built again
     "source": "digit scans and sample photographs of scikit-learn; fonts of matplotlib",
     "transform": "scans: cubic 8x8 to 28x28, grey as RGB; blended: |photo patch - scan|; printed: serif glyphs, "
                  "affine, colours; street: sans glyphs, affine, neighbours, gradient, blur, noise",

@@ -40,7 +40,7 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int) -> Net:
 
 
 def cnn4(classes: int, shape: tuple, width: int = 0) -> Net:
-    """Two 5x5 convolutions and two linear layers (McMahan et al., arXiv:1602.05629; FedDTR's 4-layer CNN). D = 512 at width 32."""
+    """Two 5x5 convolutions and two linear layers; D = 16 width (McMahan et al., arXiv:1602.05629; FedDTR's CNN)."""
     width = width or 32
     side = (((shape[-1] - 4) // 2) - 4) // 2
     body = nn.Sequential(nn.Conv2d(shape[0], width, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -98,15 +98,15 @@ def _shortcut(inside, outside, stride):
 
 
 def resnet(block, depths, stem: str):
-    """A builder of ResNets. Stem "3x3": one 3x3 convolution, no pooling (FPL's ResNet-10); "7x7": torchvision's, with its names."""
+    """A builder of ResNets, with torchvision's names. Stem "3x3": no stride, no pooling (FPL); "7x7": torchvision's."""
     def builder(classes: int, shape: tuple, width: int = 0) -> Net:
         width = width or 64
         body = nn.Sequential()
-        small = stem == "3x3"
-        body.add_module("conv1", nn.Conv2d(shape[0], width, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False))
+        kernel, stride, pad = (3, 1, 1) if stem == "3x3" else (7, 2, 3)
+        body.add_module("conv1", nn.Conv2d(shape[0], width, kernel, stride, pad, bias=False))
         body.add_module("bn1", nn.BatchNorm2d(width))
         body.add_module("relu", nn.ReLU())
-        if not small:
+        if stem == "7x7":
             body.add_module("maxpool", nn.MaxPool2d(3, 2, 1))
         inside = width
         for stage, depth in enumerate(depths):

@@ -1,6 +1,7 @@
 """Arithmetic on dicts of tensors: what a net sends, and what a server computes from it.
 
-A message is a dict whose values are tensors or dicts of tensors: {"params": {...}, "n": tensor(120)}. Nothing else travels.
+A message is a dict whose values are tensors or dicts of tensors: {"params": {...}, "n": tensor(120)}. Nothing else
+travels.
 """
 import torch
 from torch import nn

@@ -25,6 +25,7 @@ class Data:
     test: Literal["heldout", "all"] = "heldout"   # "all": every image of the domain, training images included
     unseen: tuple[str, ...] = ()         # domains that no client holds, tested as well
     least: ClassVar[dict] = {"clients": 1}
+    most: ClassVar[dict] = {"fraction": 1}
 
 
 def federate(spec: Data, seed: int) -> Federation:
@@ -45,6 +46,8 @@ def federate(spec: Data, seed: int) -> Federation:
         train, val, test = splits(prepared, domain, spec.test)
         for index in draw(train.y, counts[domain], spec, len(classes), generator(seed, "partition", domain)):
             clients.append(Client(str(len(clients)), domain, train[index], test, val, seed=seed))
+    if not clients:
+        raise UserError(f"{spec.name}: every domain is unseen, so there are no clients")
     unseen = {d: splits(prepared, d, spec.test)[2] for d in spec.unseen}
     about = {"name": spec.name, "size": prepared.manifest["size"], "digest": prepared.manifest["digest"],
              "clients": [{"id": c.id, "domain": c.domain, "train": len(c.train), "test": len(c.test),
@@ -63,6 +66,8 @@ def splits(prepared, domain: str, test: str) -> tuple[Split, Split | None, Split
 def draw(y, clients: int, spec: Data, classes: int, gen: torch.Generator) -> list[torch.Tensor]:
     """For each client, indices into the domain's training split."""
     size = int(spec.fraction * len(y)) if spec.fraction < 1 or clients == 1 else len(y) // clients
+    if size == 0:
+        raise UserError(f"{spec.name}: fraction {spec.fraction} of {len(y)} training images is none; raise fraction")
     left, drawn = torch.randperm(len(y), generator=gen), []
     for number in range(clients):
         if len(left) == 0:

@@ -13,7 +13,7 @@ OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "
 MARKERS = "os^DvPX*"
 DASHES = ("-", "--", "-.", ":")
 # (colour, marker, dash) of the names that share a figure most often; the domains as on the book's first page.
-METHOD_LOOKS = ("FedAvg", "FedProto", "FedBN", "Ditto", "MOON", "FedProx", "Local", "I2PFL")
+METHOD_LOOKS = ("FedAvg", "FedProto", "FedBN", "I2PFL", "MOON", "FedProx", "Local", "Ditto")
 DOMAIN_LOOKS = (("scans", "caltech", "photo", "mnist"), ("blended", "amazon", "art_painting", "usps"),
                 ("printed", "webcam", "cartoon", "mnist_m"), ("street", "dslr", "sketch", "svhn"), ("syn",))
 DOMAIN_INKS = (3, 2, 1, 4, 5)
@@ -26,6 +26,9 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 
 def look(name: str) -> dict:
     """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn."""
+    name = {"alone": "Local"}.get(name, name)
+    if name == "pooled":
+        return {"color": "black", "marker": "P", "linestyle": "--"}
     if name in METHOD_LOOKS:
         i = METHOD_LOOKS.index(name)
         return {"color": OKABE_ITO[i], "marker": MARKERS[i], "linestyle": "-"}
@@ -120,15 +123,17 @@ def curves(frame, by: str = "method", panel: str | None = None, label: str = "ac
         ax.grid(True)
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("round", fontsize=11)
-    figure.supylabel(label, fontsize=11)
+    for ax in axes[-1]:
+        ax.set_xlabel("round")
+    for ax in axes[:, 0]:
+        ax.set_ylabel(label)
     _legend(figure, axes.flat[0])
     return figure
 
 
 @styled
 def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: float | None = 100):
-    """Grouped bars. values: DataFrame, rows are groups (domains), columns bars (methods); half: intervals, same shape."""
+    """Grouped bars. values: DataFrame, rows are groups (domains), columns bars (methods); half: intervals likewise."""
     import matplotlib.pyplot as plt
     import numpy as np
     figure, ax = plt.subplots(figsize=(WIDTH, 3.4))
@@ -163,7 +168,8 @@ def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"
     ax.set_rorigin(low)
     ax.set_ylim(low, high)
     rings = np.linspace(low, high, 5)[1:]
-    ax.set_rgrids(rings, [f"{ring:g}" for ring in rings], angle=np.degrees(np.pi / values.shape[1]), color="#595959")
+    ax.set_rgrids(rings, [f"{ring:g}" for ring in rings], angle=np.degrees(np.pi / values.shape[1]), color="#404040",
+                  bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}, zorder=5)
     ax.set_xticks(angles, values.columns)
     ax.tick_params(axis="x", pad=8)
     ax.set_title(f"{label}, from {low:g} (centre) to {high:g} (rim)", pad=14)
@@ -211,6 +217,32 @@ def holdings(counts, label: str = "training images"):
     ax.set_xlabel(label)
     ax.spines[["top", "right"]].set_visible(False)
     _legend(figure, ax, title=counts.columns.name, columns=10)
+    return figure
+
+
+@styled
+def drift(moves: dict, average):
+    """One round seen from above: how far each client moved from the server's parameters, and their average.
+
+    moves: client -> `(P,)`, w_k - w; average: `(P,)`. The plane is that of the two main directions of the moves: of the
+    P directions it shows the two in which the clients differ most, and arrows may look shorter than they are.
+    """
+    import matplotlib.pyplot as plt
+    import torch
+    stack = torch.stack(list(moves.values())).double()
+    plane = torch.linalg.svd(stack, full_matrices=False).Vh[:2].T
+    figure, ax = plt.subplots(figsize=(WIDTH, 4.2))
+    for name, end in zip(moves, stack @ plane, strict=True):
+        ax.annotate("", end.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour(name), "lw": 2})
+        ax.plot(*end, color=colour(name), marker=look(name)["marker"], linestyle="", label=name)
+    ax.plot(0, 0, "o", color="black", label="$w$ before", zorder=3)
+    ax.plot(*(average.double() @ plane), "*", color="black", markersize=14, label="$w$ after", zorder=3)
+    ax.set(xlabel="first main direction", ylabel="second main direction")
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.15)
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    _legend(figure, ax, columns=3)
     return figure
 
 

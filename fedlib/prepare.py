@@ -24,7 +24,7 @@ from fedlib.errors import UserError, pick
 FORMAT = 1
 TRAIN, VAL, TEST, PUBLIC = range(4)  # public samples never enter a federation
 PARTS = ("train", "val", "test", "public")
-ABOUT = ("source", "transform", "split", "licence", "citation", "notice")
+ABOUT = ("source", "transform", "split", "licence", "citation", "notice", "recipe")
 HASH_LIMIT = 64 * 2**20  # load() hashes files below this size; verify() hashes any
 DATASETS = {
     "mini_digits": "fedlib.mini_digits",
@@ -105,7 +105,7 @@ def load(name: str, size: int | None = None) -> Prepared:
     reader = module(name)
     size = _size(reader, size)
     data, about_it = paths(name, size)
-    if not (os.path.exists(data) and os.path.exists(about_it)):
+    if not (data.exists() and about_it.exists()) or _outdated(reader, about_it):
         if name not in BUILT_IN and not os.environ.get("FEDLIB_RAW"):
             raise UserError(f"{name} at {size} px is not prepared; run: {_command(name, size)}")
         print(f"preparing {name} at {size} px in {data.parent}", file=sys.stderr)
@@ -144,6 +144,14 @@ def summary(manifest: dict) -> str:
     for d, n in manifest["domains"].items():
         lines.append(f"  {d:14}" + "  ".join(f"{part} {n[part]:6d}" for part in PARTS if n.get(part)))
     return "\n".join(lines + [f"  notice: {manifest['notice']}"] * bool(manifest["notice"]))
+
+
+def _outdated(reader, listing: Path) -> bool:
+    """Was an embedded set built by an older recipe? Then it is built again; a set from raw files stays as it is."""
+    try:
+        return reader.NAME in BUILT_IN and json.loads(listing.read_text())["recipe"] != reader.ABOUT.get("recipe", "")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False        # `_open` says what is wrong with it
 
 
 def _size(reader, size) -> int:

@@ -1,9 +1,9 @@
-"""A run and its record: what was asked, what was measured, and how it was made. Records are the only source of numbers."""
+"""A run and its record: what was asked, what was measured, how it was made. Records are the only source of numbers."""
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,25 +50,36 @@ def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed:
                settings.convert(int, seed, "seed"))
 
 
+def folder(given: Path | None = None) -> Path:
+    """Where records lie: as given, else FEDLIB_RESULTS, else the nearest results/ upwards, else ./results."""
+    if given or os.environ.get("FEDLIB_RESULTS"):
+        return Path(given or os.environ["FEDLIB_RESULTS"])
+    here = Path.cwd()
+    return next((p / "results" for p in [here, *here.parents] if (p / "results").is_dir()), here / "results")
+
+
 def write(path: Path, record: dict):
     """Write the record whole or not at all."""
     write_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def write_bytes(path: Path, content: bytes):
-    """Write to a temporary file in the same folder, then rename; UserError when the disk refuses."""
-    temporary = None
+    """Write to a temporary file in the same folder, then rename; UserError when the disk refuses.
+
+    One writer at a time (`train` holds the run's lock): the temporary name is fixed, so that what a killed writer left is
+    overwritten by the next.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
-            temporary = file.name
+        with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 

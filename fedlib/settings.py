@@ -20,11 +20,12 @@ def make(cls, values: dict, what: str):
         if name not in known:
             raise UserError(f"{what} has no setting '{name}'{nearest(name, known)} "
                             f"(it has: {', '.join(known) or 'none'})")
-    least = getattr(cls, "least", {})
-    return cls(**{k: convert(known[k][0], v, f"{what}: {k}", least.get(k, 0)) for k, v in values.items()})
+    least, most = getattr(cls, "least", {}), getattr(cls, "most", {})
+    return cls(**{k: convert(known[k][0], v, f"{what}: {k}", least.get(k, 0), most.get(k, math.inf))
+                  for k, v in values.items()})
 
 
-def convert(kind, value, what: str, least=0):
+def convert(kind, value, what: str, least=0, most=math.inf):
     """The value as the annotated type, from TOML, JSON or a word of the command line."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
@@ -35,11 +36,11 @@ def convert(kind, value, what: str, least=0):
     if origin is tuple:
         items = value.split(",") if isinstance(value, str) and value else (value or ())
         items = items if isinstance(items, list | tuple) else [items]
-        return tuple(convert(args[0], v, what, least) for v in items)
+        return tuple(convert(args[0], v, what, least, most) for v in items)
     if kind is bool:
         return _bool(value, what)
     if kind in (int, float):
-        return _number(kind, value, what, least)
+        return _number(kind, value, what, least, most)
     if not isinstance(value, str):
         raise UserError(f"{what} = {value!r} is not text")
     return value
@@ -54,7 +55,7 @@ def _bool(value, what):
     return words[str(value).lower()]
 
 
-def _number(kind, value, what, least):
+def _number(kind, value, what, least, most):
     try:
         number = kind(value) if not isinstance(value, bool) and float(value) == kind(float(value)) else None
     except (TypeError, ValueError, OverflowError):
@@ -63,4 +64,6 @@ def _number(kind, value, what, least):
         raise UserError(f"{what} = {value!r} is not {'a whole number' if kind is int else 'a number'}")
     if number < least:
         raise UserError(f"{what} = {value} is too small (at least {least})")
+    if number > most:
+        raise UserError(f"{what} = {value} is too large (at most {most})")
     return number

@@ -1,4 +1,4 @@
-"""A paper's table is data: TOML -> runs -> records -> cells -> comparison with the printed numbers; claims -> verdicts."""
+"""A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed; claims -> verdicts."""
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -105,10 +105,21 @@ def _best(rounds, key):
 
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
     """One line per record and column: block, setting (domain or avg), row, seed, value."""
+    rule = pick("selection", rule or table.select, SELECT)
     lines = [(p.block, setting, p.row, p.seed, value)
              for p, record in found(table, profile, results, seeds)
-             for setting, value in select(record, rule or table.select).items()]
+             for setting, value in select(record, rule).items()]
     return pd.DataFrame(lines, columns=["block", "setting", "row", "seed", "value"])
+
+
+def curves(table: Table, profile: str, results: Path, seeds=None) -> pd.DataFrame:
+    """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval."""
+    lines = [(p.block, p.row, r["round"], sum(r["acc"].values()) / len(r["acc"]))
+             for p, record in found(table, profile, results, seeds) for r in record["rounds"]]
+    points = pd.DataFrame(lines, columns=["block", "method", "round", "accuracy"])
+    groups = points.groupby(["block", "method", "round"], sort=False)["accuracy"]
+    return pd.DataFrame([(*key, *interval(sample)) for key, sample in groups],
+                        columns=["block", "method", "round", "mean", "half"])
 
 
 def interval(sample) -> tuple[float, float]:
@@ -119,16 +130,16 @@ def interval(sample) -> tuple[float, float]:
 
 
 def compare(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
-    """Printed and ours, cell by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none."""
-    ours = values(table, profile, results, rule, seeds).groupby(["block", "setting", "row"])["value"].agg(list).to_dict()
+    """Printed and ours by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none."""
+    ours = values(table, profile, results, rule, seeds).groupby(["block", "setting", "row"])["value"].agg(list)
     printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
     lines = []
     for block, content in table.blocks.items():
         for setting in [*content["columns"], "avg"]:
             for row in (r["name"] for r in table.rows):
-                sample = ours.get((block, setting, row), [])
-                mean, half = interval(sample)
-                lines.append((block, setting, row, printed.get((block, setting, row), float("nan")), mean, half, len(sample)))
+                key = (block, setting, row)
+                sample = ours.get(key, [])
+                lines.append((*key, printed.get(key, float("nan")), *interval(sample), len(sample)))
     cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
     return cells.assign(difference=cells.ours - cells.printed)
 
@@ -156,20 +167,15 @@ def wide(table: Table, cells: pd.DataFrame, block: str) -> pd.DataFrame:
 
 
 def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
-    """Where the numbers come from: one line per block with the records' settings, code, hardware and cost."""
-    lines = {}
-    for p, record in found(table, profile, results):
-        line = lines.setdefault(p.block, {"profile": profile, "runs": 0, "net": p.run.net.net, "width": p.run.net.width or "published",
-                                          "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}",
-                                          "hours": 0.0, "hardware": set(), "commit": set(), "torch": set(), "data": set()})
-        made = record["made"]
-        line["runs"] += 1
-        line["hours"] += made["seconds"] / 3600
-        for name, value in {"hardware": made["hardware"], "commit": made["commit"], "torch": made["torch"],
-                            "data": made["data"]["digest"][:12]}.items():
-            line[name].add(value)
-    table_ = pd.DataFrame(lines).T
-    return table_.map(lambda v: ", ".join(sorted(v)) if isinstance(v, set) else round(v, 2) if isinstance(v, float) else v)
+    """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost."""
+    lines = [{"block": p.block, "runs": 1, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
+              "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}", "hours": made["seconds"] / 3600,
+              "data": made["data"]["digest"][:12], **{k: made[k] for k in ("hardware", "commit", "torch")}}
+             for p, made in ((p, record["made"]) for p, record in found(table, profile, results))]
+    if not lines:
+        return pd.DataFrame()
+    together = {k: "sum" if k in ("runs", "hours") else lambda v: ", ".join(sorted(set(v))) for k in lines[0]}
+    return pd.DataFrame(lines).groupby("block").agg(together).drop(columns="block").round(2)
 
 
 # claims -> verdicts
@@ -181,9 +187,9 @@ def verdicts(table: Table, profile: str, results: Path, rule: str | None = None)
     does, not every interval. not reproduced: some mean is 0 or below. not run: a record is missing.
     """
     cells = values(table, profile, results, rule)
-    return pd.DataFrame([{k: c.get(k, "") for k in ("id", "source", "says")} | verdict(c, cells) | {"note": c.get("note", "")}
-                         for c in table.claims],
-                        columns=["id", "source", "says", "verdict", "evidence", "note"])
+    lines = [{k: c[k] for k in ("id", "source", "says")} | verdict(c, cells) | {"note": c.get("note", "")}
+             for c in table.claims]
+    return pd.DataFrame(lines, columns=["id", "source", "says", "verdict", "evidence", "note"])
 
 
 def verdict(claim: dict, cells: pd.DataFrame) -> dict:

@@ -113,10 +113,10 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
     if path.exists():
         records.read(path)
         return path
+    federation = federate(run.data, run.seed)       # before anything is written: it finds mistakes in the data's settings
     with locked(path):
         if path.exists():
             return path
-        federation = federate(run.data, run.seed)
         net = build(run.net, len(federation.classes), tuple(federation.clients[0].train.x.shape[1:]), run.seed)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
@@ -134,6 +134,8 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
     server.setup(net.to(device))
     rounds = resume(partial, run, server, workers, device)
     for number in range(len(rounds), run.protocol.rounds):
+        if stalled(rounds, run.protocol.patience):
+            break
         start = time.monotonic()
         if deadline and start + (rounds[-1]["seconds"] if rounds else 0) > deadline:
             raise OutOfTime(f"stopped after round {number} of {run.protocol.rounds}; run it again to continue")
@@ -148,13 +150,12 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
         server.aggregate(uploads)
         row = {"round": number + 1, **measure(server, workers, federation, said), "bytes_up": up, "bytes_down": down}
         if not all(map(_finite, (row["loss"], row["train_loss"]))):
+            partial.unlink(missing_ok=True)     # every start would end here
             raise UserError(f"{run.method} (seed {run.seed}) diverged in round {number + 1}: the loss is not finite; "
                             f"lower lr ({run.protocol.lr}) or the method's weights")
         rounds.append({**row, "seconds": round(time.monotonic() - start, 3)})
         checkpoint(partial, run, server, workers, rounds)
         say({"round": number + 1, "rounds": run.protocol.rounds, "acc": sum(row["acc"].values()) / len(row["acc"])})
-        if stalled(rounds, run.protocol.patience):
-            break
     return rounds
 
 
@@ -211,7 +212,7 @@ def _finite(value: float) -> bool:
 
 def stalled(rounds: list[dict], patience: int) -> bool:
     """Has mean validation accuracy (test accuracy never) not improved in the last `patience` rounds?"""
-    if not patience or "val" not in rounds[-1]:
+    if not patience or not rounds or "val" not in rounds[-1]:
         return False
     means = [sum(r["val"].values()) for r in rounds]
     return len(means) - 1 - means.index(max(means)) >= patience
@@ -229,7 +230,7 @@ def checkpoint(partial: Path, run, server, workers, rounds: list[dict]):
 
 
 def resume(partial: Path, run, server, workers, device) -> list[dict]:
-    """The rounds done so far, with server and clients as they were after them; [] when there is no usable checkpoint."""
+    """The rounds done so far, with server and clients as they were after them; [] when there is no checkpoint."""
     if not partial.exists():
         return []
     try:

@@ -1,4 +1,4 @@
-"""A tenth of a tenth of mini_digits, so that a test may train many times: per class 5 train, 2 val and 3 test images."""
+"""A small part of mini_digits, so that a test may train many times: per class 5 train, 2 val and 3 test images."""
 import torch
 
 from fedlib import mini_digits, prepare

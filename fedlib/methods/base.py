@@ -34,9 +34,10 @@ class Protocol:
     participation: float = 1.0           # share of the clients that train in a round
     buffers: Literal["average", "keep"] = "average"      # batch-norm statistics: averaged, or kept by each client
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    evaluate: Literal["before", "after", "both"] = "before"   # local training: test what was downloaded, or what was trained
+    evaluate: Literal["before", "after", "both"] = "before"   # local training: test what came down, or what was trained
     patience: int = 0                    # stop when validation accuracy has not improved for so many rounds; 0: never
     least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1}
+    most: ClassVar[dict] = {"participation": 1}
 
 
 def method(cls):
@@ -55,7 +56,10 @@ def make(name: str, values: dict | None = None, protocol: Protocol | None = None
 
 @method
 class FedAvg:
-    """w <- sum_k (n_k / n) w_k: average the nets that the clients trained from w (McMahan et al., AISTATS 2017, arXiv:1602.05629)."""
+    """w <- sum_k (n_k / n) w_k: average the nets that the clients trained from w.
+
+    McMahan et al., AISTATS 2017, arXiv:1602.05629.
+    """
     version: ClassVar[int] = 1                        # counts changes that change results
     limit: ClassVar = "the base method: others reduce to it"      # or (settings, method it then equals[, net])
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
@@ -77,13 +81,13 @@ class FedAvg:
 
     def aggregate(self, uploads: dict[str, dict]):
         """Server state from what came up, by client id."""
-        self.global_ = mean([u["params"] for u in uploads.values()], [u["n"] for u in uploads.values()])
+        self.global_ = mean([u.get("params", {}) for u in uploads.values()], [u["n"] for u in uploads.values()])
 
     # client
 
     def receive(self, client, got: dict):
-        """Load what came down; what stays at the client is not in it."""
-        load(client.net, got["params"])
+        """Load what came down; what stays at the client is not in it (all of it may: an empty dict does not travel)."""
+        load(client.net, got.get("params", {}))
 
     def local(self, client):
         """Local training in one round."""

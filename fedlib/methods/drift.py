@@ -12,7 +12,8 @@ from fedlib.params import load, read, sq_dist
 class FedProx(FedAvg):
     """F_k(w_k) + mu/2 |w_k - w|^2   (Li et al., MLSys 2020, arXiv:1812.06127).
 
-    Released code of the domain papers (RethinkFL, MarsFL) multiplies mu = 0.01 by a further 0.01: their rows are mu = 1e-4.
+    Released code of the domain papers (RethinkFL, MarsFL) multiplies mu = 0.01 by a further 0.01: their rows are
+    mu = 1e-4.
     """
     mu: float = 0.01                     # 0.01 in I2PFL and FedPall, 0.001 in FedDTR
     limit = dict(mu=0.0), "FedAvg"
@@ -23,11 +24,12 @@ class FedProx(FedAvg):
 
 @method
 class MOON(FedAvg):
-    """F_k - mu log( e^{cos(z,z_g)/tau} / (e^{cos(z,z_g)/tau} + e^{cos(z,z_p)/tau}) )   (Li et al., CVPR 2021, arXiv:2103.16257).
+    """F_k - mu log( e^{cos(z,z_g)/tau} / (e^{cos(z,z_g)/tau} + e^{cos(z,z_p)/tau}) ).
 
     z, z_g, z_p: features `(B, D)` of the net in training, of the received net and of the client's previous net. The two
-    others are frozen and in evaluation mode (RethinkFL leaves them in training mode, so that their batch-norm statistics
-    move). Features come from the body, as in RethinkFL; the paper adds a projection head.
+    others are frozen and in evaluation mode (RethinkFL leaves them in training mode, so that their batch-norm
+    statistics move). Features come from the body, as in RethinkFL; the paper adds a projection head.
+    Li et al., CVPR 2021, arXiv:2103.16257.
     """
     mu: float = 5.0                      # 5 in the paper and RethinkFL, 1 in MarsFL and FedPall
     tau: float = 0.5

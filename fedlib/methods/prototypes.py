@@ -1,4 +1,4 @@
-"""Class prototypes travel: one mean feature vector per class, `(C, D)`, with the number of samples behind each, `(C,)`."""
+"""Class prototypes travel: one mean feature vector per class, `(C, D)`, and the samples behind each, `(C,)`."""
 from typing import Literal
 
 import torch

@@ -7,7 +7,7 @@ from fedlib.params import NORM, names
 
 @method
 class Local(FedAvg):
-    """min F_k(w_k) for each client alone: everything stays, nothing is learnt from others (called SingleSet in FedPall)."""
+    """min F_k(w_k) for each client alone: everything stays, nothing is learnt from others (FedPall's SingleSet)."""
     limit = "no setting turns it off: it is what sharing methods reduce to when nothing is shared"
     personal = True
 

@@ -1,0 +1,67 @@
+# Every target sets up what it needs: a virtual environment with fedlib and its extras, pinned by constraints.txt.
+PYTHON ?= python3
+VENV ?= .venv
+TABLES ?= i2pfl/table2
+
+PY := $(VENV)/bin/python
+STEP := $(PYTHON) workflow/step.py
+INSTALLED := $(VENV)/.fedlib-installed
+RESULTS := build/reproduced
+# Training is renewed when what it depends on has changed: fedlib's sources, by content.
+SOURCES := $(shell find fedlib data_scripts -type f \( -name '*.py' -o -name '*.toml' \) | LC_ALL=C sort | xargs cat | cksum | tr ' ' '-')
+STAMP := build/stamps/$(SOURCES)
+
+export JUPYTER_PREFER_ENV_PATH := 1
+
+.PHONY: help reproduce test book lint clean install
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo "  Another Python or place for the environment: make test PYTHON=python3.12 VENV=/path/to/venv"
+
+reproduce: $(STAMP).trained ## train the mini tables from scratch, compare them with the committed ones, build the book
+	@$(STEP) "Compare with the committed records" --show . -- $(PY) -m fedlib check $(RESULTS)
+	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py
+	@echo "Executed notebooks:  build/book/notebooks"
+	@echo "The book:            build/book/_build/html/index.html"
+
+test: $(INSTALLED) ## check the style, run the tests, execute the notebooks
+	@$(STEP) "Style" -- $(PY) -m ruff check .
+	@OMP_NUM_THREADS=1 $(STEP) "Tests" --progress '\[ *([0-9]+%)\]' \
+	  --show '^SKIPPED |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s' -- \
+	  $(PY) -m pytest -q -rs -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env
+
+book: $(INSTALLED) ## execute the notebooks and build the book from the committed records
+	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py
+	@echo "The book: build/book/_build/html/index.html"
+
+lint: $(INSTALLED) ## check the style only
+	@$(PY) -m ruff check .
+
+clean: ## remove build/ and caches; the virtual environment stays
+	@rm -rf build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -not -path './.git/*' -not -path './.venv/*' -prune -exec rm -rf {} +
+
+install: $(INSTALLED) ## only set up the virtual environment
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "fedlib needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) -V 2>/dev/null || echo 'not there'); choose one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(PY) || $(STEP) "Make a virtual environment in $(VENV)" -- sh -c '$(PYTHON) -m venv $(VENV) || \
+	  { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(PY) install pip; }'
+	@$(STEP) "Install fedlib and what it needs" --progress '^ *(Collecting [^ ]+|Downloading [^ ]+|Installing)' -- \
+	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[test,book]'
+	@touch $@
+
+# A run that was stopped continues where it was; other sources start an empty folder.
+$(STAMP):
+	@rm -rf build/stamps $(RESULTS)
+	@mkdir -p build/stamps $(RESULTS)
+	@touch $@
+
+$(STAMP).trained: $(STAMP) | $(INSTALLED)
+	@for table in $(TABLES); do \
+	  $(STEP) "Train $$table" -- $(PY) -m fedlib run $$table --profile mini --results $(RESULTS) || exit $$?; done
+	@touch $@

@@ -1,0 +1,227 @@
+"""Execute the notebooks and build the book in a staging tree; what has not changed since the last time is kept.
+
+    python book/build.py                                               all notebooks, then the book
+    python book/build.py --only i2pfl/table2 -p profile lite -p seeds "[0, 1]"      one notebook, other parameters
+
+The staging tree (build/book) holds _config.yml, book/ and the executed notebooks at the same relative paths as the
+repository, so links between pages and to Colab stay right. Each notebook runs in its own process. It is executed again
+when its source, its parameters, fedlib, the data scripts, the records or the pinned versions have changed. Warnings of
+the book's build are errors. Exit code 1: a notebook or a page is broken; 2: a wrong argument.
+"""
+import argparse
+import ast
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import yaml
+
+from fedlib.errors import UserError, nearest
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULTS = {"mode": "read"}  # given to every notebook that has such a parameter
+SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py")  # every notebook depends on them
+PAGES = ("_config.yml", "book")
+
+
+class Broken(Exception):
+    """A notebook or a page does not build."""
+
+
+def say(text: str):
+    print(f"» {text}", flush=True)
+
+
+def digest(names, *more) -> str:
+    """SHA-256 over the files below these names (relative path and content) and further values."""
+    sha = hashlib.sha256(json.dumps(more, sort_keys=True, default=str).encode())
+    for path in files(names):
+        sha.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode())
+        sha.update(hashlib.sha256(path.read_bytes()).digest())
+    return sha.hexdigest()
+
+
+def files(names) -> list[Path]:
+    """The files below these names, sorted, without what Python and Jupyter leave behind."""
+    left_behind = {"__pycache__", ".ipynb_checkpoints"}
+    tops = [ROOT / name for name in names]
+    found = {p for top in tops for p in ([top] if top.is_file() else top.rglob("*")) if p.is_file()}
+    return sorted(p for p in found if not left_behind & set(p.parts))
+
+
+def parameters(notebook: Path) -> list[str]:
+    """The names that the notebook's parameters cell assigns."""
+    for cell in nbformat.read(notebook, 4).cells:
+        if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", []):
+            assigned = [n for n in ast.parse(cell.source).body if isinstance(n, ast.Assign | ast.AnnAssign)]
+            targets = [t for n in assigned for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
+            return [t.id for t in targets if isinstance(t, ast.Name)]
+    return []
+
+
+def chosen(only: list[str]) -> dict[str, Path]:
+    """Notebooks by name ('i2pfl/table2'), in the order of the table of contents."""
+    toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))
+    entries = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    known = {e.removeprefix("notebooks/"): ROOT / f"{e}.ipynb" for e in entries if e.startswith("notebooks/")}
+    for name, path in known.items():
+        if not path.is_file():
+            raise Broken(f"book/_toc.yml names notebooks/{name}, but there is no such notebook")
+    wanted = [name.removeprefix("notebooks/").removesuffix(".ipynb") for name in only]
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"unknown notebook '{name}'{nearest(name, known)} (known: {', '.join(known)})")
+    return {name: path for name, path in known.items() if name in wanted or not wanted}
+
+
+def given_values(pairs: list[list[str]]) -> dict:
+    """The parameters of the command line, their values read as YAML."""
+    values = {}
+    for name, text in pairs:
+        try:
+            values[name] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError(f"the value '{text}' of parameter '{name}' is not YAML; a list is [0, 1]") from None
+    return values
+
+
+def settings(notebooks: dict[str, Path], given: dict) -> dict[str, dict]:
+    """Per notebook the parameters to pass. papermill only logs an unknown name, so names are checked here."""
+    names = {name: parameters(path) for name, path in notebooks.items()}
+    known = sorted({p for own in names.values() for p in own})
+    for word in given:
+        if word not in known:
+            where = f"notebook {next(iter(names))} has" if len(names) == 1 else "the notebooks have"
+            there = ", ".join(known) or "none"
+            raise UserError(f"{where} no parameter '{word}'{nearest(word, known)} (known: {there})")
+    return {name: {k: v for k, v in (DEFAULTS | given).items() if k in own} for name, own in names.items()}
+
+
+def tidy(path: Path, name: str):
+    """Hide the cell that papermill injected, drop what names this machine, refuse a figure without alt text."""
+    notebook = nbformat.read(path, 4)
+    notebook.metadata.pop("papermill", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.metadata["tags"].append("remove-cell")
+        shown = {kind for output in cell.get("outputs", []) for kind in output.get("data", {})}
+        alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt")
+        if any(kind.startswith("image/") for kind in shown) and not alt:
+            raise Broken(f"notebook {name}: the figure of the cell '{cell.source.splitlines()[0]}' has no alt "
+                         'text; its metadata needs {"mystnb": {"image": {"alt": "..."}}}')
+    nbformat.write(notebook, path)
+
+
+def execute(name: str, source: Path, target: Path, values: dict):
+    """Run one notebook in its own process, in its own folder; the target is there only after success."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    part = target.with_name(f"{target.stem}.part.ipynb")
+    command = [sys.executable, "-m", "papermill", str(source), str(part), "--kernel", "python3", "--language", "python",
+               "--cwd", str(source.parent), "--no-progress-bar", "--log-output", "-y", yaml.safe_dump(values)]
+    inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    try:
+        if subprocess.run(command, env=os.environ | inline).returncode:
+            raise Broken(f"notebook {name} failed; its error is in the lines above")
+        tidy(part, name)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def mirror(out: Path, notebooks: dict[str, Path]):
+    """Bring the pages to the staging tree; what the repository no longer has goes there too."""
+    shutil.copy2(ROOT / "_config.yml", out / "_config.yml")
+    shutil.rmtree(out / "book", ignore_errors=True)
+    shutil.copytree(ROOT / "book", out / "book", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    current = {out / path.relative_to(ROOT) for path in notebooks.values()}
+    for path in (out / "notebooks").rglob("*.ipynb"):
+        if path not in current:
+            path.unlink()
+
+
+def render(out: Path):
+    """jupyter-book from an empty _build: a page that is not read again would not repeat its warnings."""
+    shutil.rmtree(out / "_build", ignore_errors=True)
+    command = [str(Path(sys.executable).parent / "jupyter-book"), "build", ".", "--toc", "book/_toc.yml",
+               "-W", "-n", "--keep-going"]
+    ran = subprocess.run(command, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         env=os.environ | {"NO_COLOR": "1"})
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", ran.stdout)
+    print(plain)
+    if ran.returncode or not (out / "_build/html/index.html").is_file():
+        warnings = [line.replace(f"{out}/", "") for line in plain.splitlines() if "WARNING" in line or "ERROR" in line]
+        raise Broken("the book has errors:\n" + "\n".join(warnings or plain.splitlines()[-15:]))
+
+
+def build(out: Path, only: list[str], given: dict):
+    """Execute what has changed; then, when all notebooks were asked for, build the book."""
+    out.mkdir(parents=True, exist_ok=True)
+    stamps = out / "digests.json"
+    try:
+        done = json.loads(stamps.read_text())
+    except (FileNotFoundError, ValueError):
+        done = {}
+
+    def finished(what: str, is_now: str | None):
+        done.pop(what, None) if is_now is None else done.update({what: is_now})
+        stamps.with_suffix(".part").write_text(json.dumps(done, indent=1))
+        os.replace(stamps.with_suffix(".part"), stamps)
+
+    notebooks = chosen(only)
+    values = settings(notebooks, given)
+    shared = digest(SHARED, sys.version)
+    for i, (name, source) in enumerate(notebooks.items(), 1):
+        target = out / source.relative_to(ROOT)
+        now = digest([source.relative_to(ROOT)], shared, values[name])
+        if done.get(name) == now and target.is_file():
+            say(f"notebook {i}/{len(notebooks)} {name} is up to date")
+            continue
+        say(f"notebook {i}/{len(notebooks)} {name}")
+        start = time.monotonic()
+        finished(name, None)
+        execute(name, source, target, values[name])
+        finished(name, now)
+        say(f"notebook {i}/{len(notebooks)} {name} {time.monotonic() - start:.0f} s")
+    if only:
+        return
+    now = digest(PAGES, [done[name] for name in notebooks])
+    if done.get("book") == now and (out / "_build/html/index.html").is_file():
+        say("the book is up to date")
+        return
+    say("the book's pages")
+    finished("book", None)
+    mirror(out, notebooks)
+    render(out)
+    finished("book", now)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], metavar="NOTEBOOK", help="only execute this notebook")
+    parser.add_argument("-p", dest="given", action="append", nargs=2, default=[], metavar=("NAME", "VALUE"),
+                        help="a notebook parameter; the value is read as YAML")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/book", help="the staging tree (build/book)")
+    options = parser.parse_args(arguments)
+    try:
+        build(options.out.resolve(), options.only, given_values(options.given))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (Broken, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

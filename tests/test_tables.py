@@ -1,0 +1,247 @@
+"""Tables as data: digests, selection, intervals, comparison, verdicts; every table and claim names what exists."""
+import copy
+import dataclasses
+import json
+import math
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedlib import records, tables
+from fedlib.errors import UserError
+from fedlib.methods import METHODS
+
+NOT_YET = {"FedDyn", "FedProc", "FPL", "FedPLVM", "I2PFL"}      # rows of printed tables whose method does not exist yet
+TABLE2 = "i2pfl/table2"
+
+
+def a_record(p, accuracy, rounds=1):
+    """A record of this planned run in which every domain has the accuracy."""
+    domains = p.run.data.domains
+    return {"run": p.run.spec, "made": {"seconds": 1.0},
+            "rounds": [{"round": r + 1, "acc": dict.fromkeys(domains, accuracy), "loss": 1.0} for r in range(rounds)]}
+
+
+def fill(results, table, profile, accuracy):
+    """Records for the runs that accuracy(row, seed) has a number for."""
+    for p in table.runs(profile):
+        if (value := accuracy(p.row, p.seed)) is not None:
+            records.write(p.run.path(results), a_record(p, value))
+
+
+# runs and digests
+
+PLAIN = {"method": "FedProx", "values": {"mu": 0.1}, "data": {"name": "mini_digits", "clients": [3, 2, 1, 4]},
+         "net": {"net": "cnn4"}, "protocol": {"rounds": 3, "lr": 0.1}, "seed": 0}
+
+
+def test_a_pinned_digest():
+    """If this fails, every committed record has lost its name."""
+    assert records.plan(**PLAIN).digest == "ad7afc594e51"
+
+
+CHANGES = [("method", None, "FedAvg"), ("seed", None, 1), ("values", "mu", 0.2)]
+CHANGES += [("net", "width", 8), ("net", "net", "linear")]
+CHANGES += [("protocol", k, v) for k, v in dict(
+    rounds=4, epochs=2, batch=8, lr=0.2, momentum=0.9, weight_decay=1e-5, optimiser="adam", clip=1.0, augment="crop",
+    participation=0.5, buffers="keep", precision="bf16", evaluate="both", patience=3).items()]
+CHANGES += [("data", k, v) for k, v in dict(
+    name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
+    unseen=["scans"]).items()]
+
+
+def test_the_digest_covers_every_field():
+    digests = {records.plan(**PLAIN).digest}
+    for part, field, value in CHANGES:
+        changed = copy.deepcopy(PLAIN)
+        if field:
+            changed[part][field] = value
+        else:
+            changed[part] = value
+        digests.add(records.plan(**{**changed, "values": {} if value == "FedAvg" else changed["values"]}).digest)
+    assert len(digests) == len(CHANGES) + 1
+    covered = {(part, field) for part, field, _ in CHANGES if field}
+    run = records.plan(**PLAIN)
+    assert covered == {("values", "mu")} | {
+        (part, f.name) for part in ("data", "net", "protocol") for f in dataclasses.fields(getattr(run, part))}
+
+
+def test_the_digest_covers_the_version(monkeypatch):
+    before = records.plan(**PLAIN).digest
+    monkeypatch.setattr(METHODS["FedProx"], "version", 2)
+    assert records.plan(**PLAIN).digest != before
+
+
+def test_the_digest_ignores_order_spelling_and_defaults():
+    other = {"seed": "0", "protocol": {"lr": "0.1", "rounds": "3", "momentum": 0}, "net": {"net": "cnn4", "width": 0},
+             "data": {"clients": "3,2,1,4", "name": "mini_digits"}, "values": {"mu": "0.1"}, "method": "FedProx"}
+    assert records.plan(**other) == records.plan(**PLAIN)
+    assert records.plan(**other).digest == records.plan(**PLAIN).digest
+
+
+def test_a_record_survives_the_file(tmp_path):
+    run = records.plan(**PLAIN)
+    record = {"run": run.spec, "rounds": [{"acc": {"scans": 1.5}}], "made": {}}
+    records.write(run.path(tmp_path), record)
+    assert run.path(tmp_path).name == f"FedProx-{run.digest}.json"
+    assert records.read(run.path(tmp_path)) == json.loads(json.dumps(record))
+
+
+# what the files say
+
+@pytest.mark.parametrize("ident", tables.idents())
+def test_every_table_can_be_planned(ident):
+    table = tables.load(ident)
+    rows = [r["name"] for r in table.rows]
+    assert len(set(rows)) == len(rows) and table.blocks and len(table.seeds) >= 2
+    assert {r.get("method", r["name"]) for r in table.rows} - set(METHODS) <= NOT_YET
+    for profile in tables.PROFILES:
+        runs = table.runs(profile)
+        assert runs and len({p.run.digest for p in runs}) == len(runs)      # no two cells share a run
+        for p in runs:
+            assert list(table.blocks[p.block]["columns"]) == list(p.run.data.domains)
+            assert p.run.method == p.row and p.seed == p.run.seed
+    printed = table.printed
+    assert set(printed.method) == set(rows)
+    assert set(printed.dataset) <= set(table.blocks)
+    for block, part in printed.groupby("dataset"):
+        assert set(part.setting) == {*table.blocks[block]["columns"], "avg"}
+    for row in table.rows:
+        assert set(row.get("at", {})) <= set(table.blocks)
+
+
+def claims():
+    """Every claim, with the printed numbers of its column by row."""
+    for paper, content in tables.papers().items():
+        printed = pd.read_csv(tables.PAPERS / f"{paper}.csv").set_index(["table", "dataset", "setting"])
+        for c in content["claims"]:
+            column = printed.loc[[(c["table"], c["block"], c["setting"])]]
+            yield c, dict(zip(column.method, column.value, strict=True))
+
+
+def test_claims_name_rows_blocks_and_settings_that_exist():
+    """Claims on tables that are not yet described are held to the printed numbers."""
+    ids = [c["id"] for c, _ in claims()]
+    assert len(ids) == len(set(ids)) > 0
+    fields = {"id", "source", "says", "table", "block", "setting", "better", "than"}
+    for c, printed in claims():
+        assert {c["better"], *c["than"]} <= set(printed) and c["better"] not in c["than"] and c["than"], c["id"]
+        assert fields <= set(c) <= fields | {"margin", "note"}, c["id"]
+
+
+def test_printed_margins_are_the_printed_numbers():
+    for c, printed in claims():
+        if "margin" in c:
+            assert printed[c["better"]] - max(printed[r] for r in c["than"]) == pytest.approx(c["margin"]), c["id"]
+
+
+def test_mini_stands_beside_nothing_printed():
+    table = tables.load(TABLE2)
+    assert not {b for b, content in table.blocks.items() if "mini" in content} & set(table.printed.dataset)
+    assert tables.shown_blocks(table, "mini") == ["mini"]
+    assert tables.shown_blocks(table, "lite") == ["digits", "office", "pacs"]
+
+
+def test_unknown_names():
+    with pytest.raises(UserError, match="did you mean 'i2pfl/table2'"):
+        tables.load("i2pfl/tabel2")
+    with pytest.raises(UserError, match="did you mean 'lite'"):
+        tables.load(TABLE2).runs("light")
+
+
+# reading
+
+ROUNDS = [{"acc": {"a": a, "b": b}, "val": {"a": v, "b": v}} for a, b, v in
+          [(10, 20, 1), (90, 10, 2), (30, 40, 9), (40, 50, 3), (50, 60, 4), (60, 30, 9), (20, 10, 5)]]
+
+
+@pytest.mark.parametrize("rule, a, b", [
+    ("last", 20, 10), ("last5", 40, 38), ("best-val", 30, 40), ("best-test", 50, 60)])
+def test_selection_by_hand(rule, a, b):
+    assert tables.select({"rounds": ROUNDS}, rule) == {"a": a, "b": b, "avg": (a + b) / 2}
+
+
+def test_selection_of_few_rounds_and_without_validation():
+    assert tables.select({"rounds": ROUNDS[:2]}, "last5") == {"a": 50, "b": 15, "avg": 32.5}
+    with pytest.raises(UserError, match="no validation split"):
+        tables.select({"rounds": [{"acc": {"a": 1}}]}, "best-val")
+    with pytest.raises(UserError, match="did you mean 'best-val'"):
+        tables.select({"rounds": ROUNDS}, "best_val")
+
+
+def test_an_unknown_selection_is_named_before_there_are_records(tmp_path):
+    with pytest.raises(UserError, match="unknown selection"):
+        tables.values(tables.load(TABLE2), "mini", tmp_path, "median")
+
+
+def test_interval_is_students():
+    sample = [57.1, 58.4, 56.9]
+    mean, half = tables.interval(sample)
+    assert mean == pytest.approx(57.46666667)
+    low, high = stats.t.interval(0.95, 2, sum(sample) / 3, stats.sem(sample))
+    assert (mean - half, mean + half) == pytest.approx((low, high))
+    assert half == pytest.approx(4.302652730 * 0.8144527 / 3 ** 0.5, rel=1e-6)      # t and s worked out by hand
+    assert math.isnan(tables.interval([1.0])[1]) and math.isnan(tables.interval([])[0])
+
+
+def test_comparison_cell_by_cell(tmp_path):
+    table = tables.load(TABLE2)
+    fill(tmp_path, table, "lite", lambda row, seed: {"FedAvg": 50.0 + seed, "MOON": 60.0}.get(row))
+    cells = tables.compare(table, "lite", tmp_path).set_index(["block", "setting", "row"])
+    avg = cells.loc["office", "caltech", "FedAvg"]
+    assert (avg.printed, avg.ours, avg.n) == (64.91, 51.0, 3)
+    assert avg.difference == pytest.approx(51 - 64.91) and avg.half == pytest.approx(4.302652730 / 3 ** 0.5)
+    dslr = cells.loc["office", "dslr", "FedProx"]
+    assert math.isnan(dslr.ours) and dslr.n == 0 and dslr.printed == dslr.printed
+    assert len(cells) == 4 * 5 * len(table.rows)
+    one = tables.compare(table, "lite", tmp_path, seeds=[1]).set_index(["block", "setting", "row"])
+    assert one.loc["office", "avg", "FedAvg"].ours == 51 and one.loc["office", "avg", "FedAvg"].n == 1
+
+    wide = tables.wide(table, cells.reset_index(), "office")
+    assert list(wide.columns) == ["C", "A", "W", "D", "Avg", "n"]
+    assert list(wide.index) == [r["name"] for r in table.rows]
+    assert wide.loc["FedAvg", "C"] == "64.91 | 51.00 ± 2.48" and wide.loc["FedDyn", "C"].endswith(" | –")
+
+
+def test_a_record_of_another_profile_fills_no_cell(tmp_path):
+    table = tables.load(TABLE2)
+    fill(tmp_path, table, "paper", lambda row, seed: 99.0)
+    fill(tmp_path, table, "mini", lambda row, seed: 99.0)
+    assert tables.values(table, "lite", tmp_path).empty
+    cells = tables.compare(table, "mini", tmp_path)
+    assert set(cells[cells.n > 0].block) == {"mini"} and cells[cells.block == "mini"].printed.isna().all()
+
+
+# verdicts
+
+CLAIM = {"block": "b", "setting": "avg", "better": "new", "than": ["x", "y"]}
+
+
+def lines(**rows):
+    return pd.DataFrame([("b", "avg", row, seed, v) for row, of in rows.items() for seed, v in enumerate(of)],
+                        columns=["block", "setting", "row", "seed", "value"])
+
+
+@pytest.mark.parametrize("rows, verdict, evidence", [
+    ({"new": [60, 61, 62], "x": [50, 51, 53], "y": [1, 2, 3]}, "reproduced", "+9.67 ± 1.43 points over x, n = 3"),
+    # paired by seed: the rows overlap, but the better one leads by 1.0 to 1.2 on every seed
+    ({"new": [50, 60, 70], "x": [49, 58.9, 68.8], "y": [1, 11, 21]}, "reproduced", "+1.10 ± 0.25 points over x, n = 3"),
+    ({"new": [60, 61, 62], "x": [50, 66, 53], "y": [1, 2, 3]}, "partly", "+4.67 ± 20.83 points over x, n = 3"),
+    ({"new": [60, 61, 62], "x": [1, 1, 1], "y": [70, 60, 61]}, "not reproduced", "-2.67 ± 15.78 points over y, n = 3"),
+    ({"new": [60, 61], "x": [60, 61], "y": [1, 2]}, "not reproduced", "+0.00 ± 0.00 points over x, n = 2"),
+    ({"new": [60, 61], "x": [50, 51]}, "not run", "no records of y"),
+    ({"new": [60], "x": [50, 51], "y": [1, 2]}, "not run", "fewer than two seeds in common"),
+    ({}, "not run", "no records of new, x, y")])
+def test_verdicts(rows, verdict, evidence):
+    elsewhere = lines(new=[0, 0], x=[99, 99], y=[99, 99]).assign(block="other")     # must not matter
+    assert tables.verdict(CLAIM, pd.concat([lines(**rows), elsewhere])) == {"verdict": verdict, "evidence": evidence}
+
+
+def test_verdicts_of_a_table_come_from_its_records(tmp_path):
+    table = tables.load(TABLE2)
+    fill(tmp_path, table, "paper", lambda row, seed: 80.0 + seed if row == "MOON" else 70.0)
+    judged = tables.verdicts(table, "paper", tmp_path).set_index("id")
+    assert judged.loc["table2-pacs-best"].verdict == "not run"
+    assert "FedDyn" in judged.loc["table2-pacs-contrastive-moon"].evidence
+    assert set(tables.verdicts(table, "lite", tmp_path).verdict) == {"not run"}

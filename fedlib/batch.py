@@ -81,7 +81,7 @@ def _start(ident, profile, planned, results, device, left) -> Child:
     command = [sys.executable, "-m", "fedlib", "run", ident, "--profile", profile, "--seeds", str(planned.seed),
                "--only", planned.run.digest, "--results", str(results), "--device", device]
     log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
-    return Child(planned, command + (["--time-budget", f"{left:.0f}s"] if left else []), log)
+    return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log)
 
 
 def _end(child: Child, code: int, outcome: dict, results: Path):

@@ -229,14 +229,14 @@ def drift(moves: dict, average):
     """
     import matplotlib.pyplot as plt
     import torch
-    stack = torch.stack(list(moves.values())).double()
+    stack = torch.stack(list(moves.values())).double().cpu()
     plane = torch.linalg.svd(stack, full_matrices=False).Vh[:2].T
     figure, ax = plt.subplots(figsize=(WIDTH, 4.2))
     for name, end in zip(moves, stack @ plane, strict=True):
         ax.annotate("", end.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour(name), "lw": 2})
         ax.plot(*end, color=colour(name), marker=look(name)["marker"], linestyle="", label=name)
     ax.plot(0, 0, "o", color="black", label="$w$ before", zorder=3)
-    ax.plot(*(average.double() @ plane), "*", color="black", markersize=14, label="$w$ after", zorder=3)
+    ax.plot(*(average.double().cpu() @ plane), "*", color="black", markersize=14, label="$w$ after", zorder=3)
     ax.set(xlabel="first main direction", ylabel="second main direction")
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.15)

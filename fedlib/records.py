@@ -66,8 +66,8 @@ def write(path: Path, record: dict):
 def write_bytes(path: Path, content: bytes):
     """Write to a temporary file in the same folder, then rename; UserError when the disk refuses.
 
-    One writer at a time (`train` holds the run's lock): the temporary name is fixed, so that what a killed writer left is
-    overwritten by the next.
+    `train` holds the run's lock, so there is one writer, and the temporary name is fixed: the next one overwrites what
+    a killed one left.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:

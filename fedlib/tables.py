@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from scipy import stats
 
 from fedlib import records
 from fedlib.errors import UserError, pick
@@ -124,6 +123,8 @@ def curves(table: Table, profile: str, results: Path, seeds=None) -> pd.DataFram
 
 def interval(sample) -> tuple[float, float]:
     """(mean, half width of the 95 % t-interval); the half width is nan for fewer than two values."""
+    from scipy import stats  # slow to import, and a run does not need it
+
     sample = pd.Series(sample, dtype=float)
     half = stats.t.ppf(0.975, len(sample) - 1) * sample.std() / len(sample) ** 0.5 if len(sample) > 1 else float("nan")
     return sample.mean(), half
@@ -150,16 +151,16 @@ def shown_blocks(table: Table, profile: str) -> list[str]:
     return [b for b, content in table.blocks.items() if profile in content or (profile != "mini" and b in printed)]
 
 
-def cell(line) -> str:
-    """'57.5 ± 1.2' with the printed number behind a bar; a dash for what is missing."""
+def cell(line, join: str = " | ") -> str:
+    """'64.91 | 57.50 ± 1.20': printed, then ours; a dash for what was not run."""
     ours = "–" if pd.isna(line.ours) else f"{line.ours:.2f}" + ("" if pd.isna(line.half) else f" ± {line.half:.2f}")
-    return ours if pd.isna(line.printed) else f"{line.printed:.2f} | {ours}"
+    return ours if pd.isna(line.printed) else f"{line.printed:.2f}{join}{ours}"
 
 
-def wide(table: Table, cells: pd.DataFrame, block: str) -> pd.DataFrame:
-    """One block as a table of text: rows are methods, columns are domains, a cell is 'printed | ours ± half'."""
+def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd.DataFrame:
+    """One block as a table of text: rows are methods, columns are domains; `join` stands between printed and ours."""
     content = table.blocks[block]
-    part = cells[cells.block == block].assign(text=lambda c: c.apply(cell, axis=1))
+    part = cells[cells.block == block].assign(text=lambda c: c.apply(cell, axis=1, join=join))
     shaped = part.pivot(index="row", columns="setting", values="text")
     shaped = shaped.loc[[r["name"] for r in table.rows], [*content["columns"], "avg"]]
     shaped["n"] = part[part.setting == "avg"].set_index("row")["n"]

@@ -113,7 +113,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
     if path.exists():
         records.read(path)
         return path
-    federation = federate(run.data, run.seed)       # before anything is written: it finds mistakes in the data's settings
+    federation = federate(run.data, run.seed)       # finds mistakes in the data's settings before anything is written
     with locked(path):
         if path.exists():
             return path

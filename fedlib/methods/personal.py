@@ -15,13 +15,13 @@ class Ditto(FedAvg):
     released code) is local training. Li et al., ICML 2021, arXiv:2012.04221.
     """
     mu: float = 1.0
-    epochs: int = 1                      # of the personal net; FedAvg's part follows the protocol
+    personal_epochs: int = 1             # of the personal net; FedAvg's part follows the protocol
     limit = dict(mu=0.0), "Local"
     personal = True
 
     def local(self, client):
         personal = load(copy.deepcopy(client.net), client.state.get("personal", client.got["params"]))
-        self.fit(personal, client, self.near_global, self.epochs)
+        self.fit(personal, client, self.near_global, self.personal_epochs)
         client.state["personal"] = read(personal)
         super().local(client)
 

@@ -186,6 +186,14 @@ def test_a_diverged_run_says_so_and_leaves_no_record(tmp_path, monkeypatch, caps
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
+def test_divergence_in_a_later_round_leaves_no_checkpoint(tmp_path, monkeypatch):
+    measure, losses = train.measure, iter([1.0, float("inf")])
+    monkeypatch.setattr(train, "measure", lambda *a: measure(*a) | {"loss": next(losses)})
+    with pytest.raises(UserError, match="diverged in round 2"):
+        train.train(small_run(net="linear"), tmp_path)
+    assert names(tmp_path / "tiny_digits") == []
+
+
 # many runs
 
 PAPER = """

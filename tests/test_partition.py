@@ -66,7 +66,14 @@ def test_the_draw_is_keyed_by_the_seed():
     first = digests(0)
     assert digests(0) == first and not set(digests(1)) & set(first)
     assert len(set(first)) == 5
-    assert digests(0, domains=("scans", "blended"), clients=(2, 1)) == first[:3]    # a stream per domain
+    assert digests(0, domains=("scans", "blended"), clients=(2, 1)) == first[:3]
+
+    prepared, federation = prepare.load("tiny_digits"), federate(Data(**tiny), 0)
+    places = set()          # a stream per domain: the same positions are not drawn from each
+    for c in federation.clients[2:]:
+        whole = [x.numpy().tobytes() for x in splits(prepared, c.domain, "heldout")[0].x]
+        places.add(tuple(whole.index(x.numpy().tobytes()) for x in c.train.x))
+    assert len(places) == 3
 
 
 def images(split):

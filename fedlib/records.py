@@ -92,5 +92,5 @@ def read(path: Path) -> dict:
         if not record["rounds"] or any(not r["acc"] for r in record["rounds"]):
             raise ValueError("it has no rounds")
         return record
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error

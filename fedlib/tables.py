@@ -91,7 +91,8 @@ def found(table: Table, profile: str, results: Path, seeds=None) -> list[tuple[P
 def select(record: dict, rule: str) -> dict[str, float]:
     """Accuracy (%) per domain, and their mean "avg", by a rule of selection."""
     chosen = SELECT[pick("selection", rule, SELECT)](record["rounds"])
-    acc = {d: sum(r["acc"][d] for r in chosen) / len(chosen) for d in chosen[0]["acc"]}
+    found = {d: [r["acc"][d] for r in chosen if d in r["acc"]] for d in chosen[-1]["acc"]}
+    acc = {d: sum(sample) / len(sample) for d, sample in found.items()}
     return acc | {"avg": sum(acc.values()) / len(acc)}
 
 

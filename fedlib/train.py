@@ -114,6 +114,9 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         records.read(path)
         return path
     federation = federate(run.data, run.seed)       # finds mistakes in the data's settings before anything is written
+    if run.protocol.patience and (run.protocol.evaluate == "after" or any(c.val is None for c in federation.clients)):
+        raise UserError(f"patience stops on validation accuracy: {run.data.name} needs a validation split, "
+                        f"and evaluate must not be 'after'")
     with locked(path):
         if path.exists():
             return path

@@ -253,3 +253,18 @@ def test_a_spent_budget_is_no_failure(planned, tmp_path):
     outcome = batch.execute("small/t", "lite", todo, tmp_path / "r", jobs=1, budget=0.3, say=lambda line: None)
     assert outcome == {"done": 0, "failed": [], "stopped": 1, "left": 2} and time.monotonic() - start < 60
     assert names(tmp_path / "r" / "tiny_digits") == [todo[0].run.path(tmp_path).with_suffix(".partial").name]
+
+
+def test_patience_without_a_validation_split_is_refused(tmp_path, monkeypatch):
+    keep = train.federate
+
+    def without_val(spec, seed):
+        federation = keep(spec, seed)
+        for c in federation.clients:
+            c.val = None
+        return federation
+
+    monkeypatch.setattr(train, "federate", without_val)
+    with pytest.raises(UserError, match="validation split"):
+        train.train(small_run(patience=2), tmp_path)
+    assert not list(tmp_path.rglob("*"))

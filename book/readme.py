@@ -10,7 +10,8 @@ MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.S)
 
 def results_table() -> str:
     """Markdown: paper and table, dataset, method, printed average, our mean ± half interval (n), profile."""
-    lines = ["| paper | table, dataset | method | printed | ours (95 % interval, n seeds) | profile |", "|---|---|---|---|---|---|"]
+    lines = ["| paper | table, dataset | method | printed | ours (95 % interval, n seeds) | profile |",
+             "|---|---|---|---|---|---|"]
     for ident in tables.idents():
         table = tables.load(ident)
         for profile in ("paper", "lite"):           # mini is not the paper's experiment

@@ -216,7 +216,7 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
         planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
         if not planned:
-            pick(f"row, method or digest of {table} in {profile}", only, names)
+            pick(f"row, method or digest of {table}", only, names)
     if not planned:
         raise UserError(f"{table} has no runs in profile '{profile}' yet")
     for p in planned:

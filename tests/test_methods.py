@@ -7,10 +7,11 @@ from conftest import METHOD_NAMES, numbers, small_run
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
-from fedlib import params, records, train
+from fedlib import params, records, settings, train
 from fedlib.methods import METHODS, make
+from fedlib.methods.base import Protocol
 from fedlib.nets import Arch, build
-from fedlib.partition import federate
+from fedlib.partition import Data, federate
 
 
 def result(run, folder, **options):
@@ -27,10 +28,17 @@ def test_limit_equals_the_other_method(name, tmp_path):
     assert limit, f"{name} declares no limit and no reason"
     if isinstance(limit, str):
         pytest.skip(limit)
-    settings, other, net = (*limit, "resnet10")[:3]
-    ours = result(small_run(name, settings, net=net), tmp_path)
+    values, other, net = (*limit, "resnet10")[:3]
+    ours = result(small_run(name, values, net=net), tmp_path)
     theirs = result(small_run(other, net=net), tmp_path)
     assert accuracies(ours) == accuracies(theirs)
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_no_setting_of_a_method_hides_one_of_the_protocol_net_or_data(name):
+    """`fedlib train --set epochs=5` must mean one thing."""
+    others = [settings.fields(cls) for cls in (Protocol, Arch, Data)]
+    assert not set(settings.fields(METHODS[name])) & set().union(*others)
 
 
 def test_fedproto_with_averaging_has_fedavg_as_its_limit(tmp_path):
@@ -41,8 +49,8 @@ def test_fedproto_with_averaging_has_fedavg_as_its_limit(tmp_path):
 @pytest.mark.parametrize("name", [n for n in METHOD_NAMES if isinstance(METHODS[n].limit, tuple)])
 def test_away_from_its_limit_a_method_differs(name, tmp_path):
     """A limit test alone would pass for a method that does nothing."""
-    settings = {"FedProx": {"mu": 1.0}}.get(name, {})
-    ours = result(small_run(name, settings), tmp_path)
+    values = {"FedProx": {"mu": 1.0}}.get(name, {})
+    ours = result(small_run(name, values), tmp_path)
     assert accuracies(ours) != accuracies(result(small_run(METHODS[name].limit[1]), tmp_path))
 
 

@@ -370,3 +370,9 @@ def test_kept_buffers_stay_at_the_client(tmp_path):
     assert mean.abs().sum() > 0
     worker.method.receive(worker.client, server.broadcast("0"))
     assert torch.equal(net.body.bn1.running_mean, mean) and "body.bn1.running_mean" in worker.kept()["net"]
+
+
+def test_bfloat16_changes_the_numbers_and_still_learns(tmp_path):
+    rounds = {p: numbers(records.read(train.train(small_run(precision=p), tmp_path))) for p in ("float32", "bf16")}
+    losses = {p: r[-1]["loss"] for p, r in rounds.items()}
+    assert losses["bf16"] != losses["float32"] and abs(losses["bf16"] - losses["float32"]) < 0.5

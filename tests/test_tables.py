@@ -1,8 +1,10 @@
 """Tables as data: digests, selection, intervals, comparison, verdicts; every table and claim names what exists."""
 import copy
 import dataclasses
+import importlib.util
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -245,3 +247,13 @@ def test_verdicts_of_a_table_come_from_its_records(tmp_path):
     assert judged.loc["table2-pacs-best"].verdict == "not run"
     assert "FedDyn" in judged.loc["table2-pacs-contrastive-moon"].evidence
     assert set(tables.verdicts(table, "lite", tmp_path).verdict) == {"not run"}
+
+
+def test_the_readme_shows_what_the_records_give():
+    """`python book/readme.py` writes its table."""
+    root = Path(__file__).parent.parent
+    spec = importlib.util.spec_from_file_location("readme", root / "book" / "readme.py")
+    readme = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme)
+    text = (root / "README.md").read_text()
+    assert "<!-- results -->" in text and readme.renewed(text) == text

@@ -18,9 +18,9 @@ def results_table() -> str:
             cells = tables.compare(table, profile, records.folder(ROOT / "results"))
             for line in cells[(cells.setting == "avg") & (cells.n > 0)].itertuples():
                 paper, number = ident.split("/")
-                half = "" if line.half != line.half else f" ± {line.half:.2f}"
+                pair = ("" if line.printed > 0 else "– | ") + tables.cell(line)
                 lines.append(f"| {paper.upper()} | {number}, {table.blocks[line.block]['title']} | {line.row} "
-                             f"| {line.printed:.2f} | {line.ours:.2f}{half} ({line.n}) | {profile} |")
+                             f"| {pair} ({line.n}) | {profile} |")
     return "\n".join(lines) + "\n"
 
 

@@ -153,8 +153,8 @@ def shown_blocks(table: Table, profile: str) -> list[str]:
 
 
 def cell(line, join: str = " | ") -> str:
-    """'64.91 | 57.50 ± 1.20': printed, then ours; a dash for what was not run."""
-    ours = "–" if pd.isna(line.ours) else f"{line.ours:.2f}" + ("" if pd.isna(line.half) else f" ± {line.half:.2f}")
+    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what was not run."""
+    ours = "–" if pd.isna(line.ours) else f"{line.ours:.1f}" + ("" if pd.isna(line.half) else f" ± {line.half:.1f}")
     return ours if pd.isna(line.printed) else f"{line.printed:.2f}{join}{ours}"
 
 

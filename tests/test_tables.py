@@ -203,7 +203,7 @@ def test_comparison_cell_by_cell(tmp_path):
     wide = tables.wide(table, cells.reset_index(), "office")
     assert list(wide.columns) == ["C", "A", "W", "D", "Avg", "n"]
     assert list(wide.index) == [r["name"] for r in table.rows]
-    assert wide.loc["FedAvg", "C"] == "64.91 | 51.00 ± 2.48" and wide.loc["FedDyn", "C"].endswith(" | –")
+    assert wide.loc["FedAvg", "C"] == "64.91 | 51.0 ± 2.5" and wide.loc["FedDyn", "C"].endswith(" | –")
 
 
 def test_a_record_of_another_profile_fills_no_cell(tmp_path):

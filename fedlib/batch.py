@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 from fedlib import records, train
 from fedlib.errors import UserError, pick
 
@@ -119,7 +121,8 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
 
 
 def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print):
-    """One run in this process, a line per round. Raises OutOfTime when the budget is spent."""
+    """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent."""
+    torch.set_num_threads(1)        # the same record alone and among others
     deadline = None if budget is None else time.monotonic() + budget
     return train.train(planned.run, results, device,
                        lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"), deadline)

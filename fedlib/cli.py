@@ -122,10 +122,13 @@ def data(name, root, size):
               help="A setting of the method, protocol, net or data: mu=0.1, lr=0.05, net=resnet10, clients=3,2,1,4.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Folder for the record.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
+              help="CPU threads. More can be faster; sums are then rounded differently.")
 @DEVICE
 @JSON
-def train(method, dataset, rounds, seed, sets, out, device, as_json):
+def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
     """Train METHOD and write one record below --out. Started again after a kill it continues."""
+    import torch
     from tqdm import tqdm
 
     from fedlib import train as loop
@@ -135,6 +138,7 @@ def train(method, dataset, rounds, seed, sets, out, device, as_json):
         parts[part][name] = value
     run = records.plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
     check_device(device)
+    torch.set_num_threads(threads)
     with tqdm(total=run.protocol.rounds, unit="round", desc=method, disable=None) as bar:
         def say(event):
             bar.update(event["round"] - bar.n)

@@ -136,7 +136,7 @@ def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_pa
         "difference": pytest.approx(last["scans"] - 50)}
     assert cells["avg", "FedAvg"]["ours"] == pytest.approx((last["scans"] + last["street"]) / 2)
     assert cells["avg", "NotYet"]["ours"] is None
-    assert f"50.00 | {last['scans']:.2f}" in fedlib("show", "small/t", "--results", tmp_path / "r")[1]
+    assert f"50.00 | {last['scans']:.1f}" in fedlib("show", "small/t", "--results", tmp_path / "r")[1]
 
 
 def test_a_child_says_by_its_exit_code_that_time_stopped_it(fedlib, small, tmp_path):

@@ -179,3 +179,12 @@ def test_a_figure_without_alt_text_is_refused(book):
     write(book, new_code_cell("import matplotlib.pyplot as plt\nplt.plot([1, 2]);"))
     ran = build(book)
     assert ran.returncode == 1 and "has no alt text" in ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("profile", ["mini", "paper"])
+def test_the_table_notebook_reads_every_profile(profile, tmp_path):
+    """nbval reads the default, lite; mini has other columns, paper may have no records at all."""
+    import papermill
+    notebook = ROOT / "notebooks/i2pfl/table2.ipynb"
+    papermill.execute_notebook(notebook, tmp_path / "out.ipynb", {"profile": profile}, kernel_name="python3",
+                               cwd=notebook.parent, progress_bar=False)

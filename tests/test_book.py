@@ -188,3 +188,10 @@ def test_the_table_notebook_reads_every_profile(profile, tmp_path):
     notebook = ROOT / "notebooks/i2pfl/table2.ipynb"
     papermill.execute_notebook(notebook, tmp_path / "out.ipynb", {"profile": profile}, kernel_name="python3",
                                cwd=notebook.parent, progress_bar=False)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_colab_installs_from_the_repository_that_the_settings_name(path):
+    address = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
+    first = next(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
+    assert re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", first) == [address]

@@ -18,9 +18,8 @@ def results_table() -> str:
             cells = tables.compare(table, profile, records.folder(ROOT / "results"))
             for line in cells[(cells.setting == "avg") & (cells.n > 0)].itertuples():
                 paper, number = ident.split("/")
-                pair = ("" if line.printed > 0 else "– | ") + tables.cell(line)
                 lines.append(f"| {paper.upper()} | {number}, {table.blocks[line.block]['title']} | {line.row} "
-                             f"| {pair} ({line.n}) | {profile} |")
+                             f"| {tables.cell(line)} ({line.n}) | {profile} |")
     return "\n".join(lines) + "\n"
 
 

@@ -25,7 +25,12 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 
 
 def look(name: str) -> dict:
-    """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn."""
+    """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn.
+
+    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line.
+    """
+    if ", " in name:
+        return look(name.split(", ")[0]) | {"linestyle": "--"}
     name = {"alone": "Local"}.get(name, name)
     if name == "pooled":
         return {"color": "black", "marker": "P", "linestyle": "--"}

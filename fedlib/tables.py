@@ -153,15 +153,19 @@ def shown_blocks(table: Table, profile: str) -> list[str]:
 
 
 def cell(line, join: str = " | ") -> str:
-    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what was not run."""
+    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what is not printed or was not run."""
     ours = "–" if pd.isna(line.ours) else f"{line.ours:.1f}" + ("" if pd.isna(line.half) else f" ± {line.half:.1f}")
-    return ours if pd.isna(line.printed) else f"{line.printed:.2f}{join}{ours}"
+    return ("–" if pd.isna(line.printed) else f"{line.printed:.2f}") + join + ours
 
 
 def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd.DataFrame:
-    """One block as a table of text: rows are methods, columns are domains; `join` stands between printed and ours."""
-    content = table.blocks[block]
-    part = cells[cells.block == block].assign(text=lambda c: c.apply(cell, axis=1, join=join))
+    """One block as a table of text: rows are methods, columns are domains; `join` stands between printed and ours.
+
+    A block that the paper does not have shows ours alone.
+    """
+    content, part = table.blocks[block], cells[cells.block == block]
+    text = part.apply(cell, axis=1, join=join)
+    part = part.assign(text=text if part.printed.notna().any() else text.str.removeprefix("–" + join))
     shaped = part.pivot(index="row", columns="setting", values="text")
     shaped = shaped.loc[[r["name"] for r in table.rows], [*content["columns"], "avg"]]
     shaped["n"] = part[part.setting == "avg"].set_index("row")["n"]

@@ -26,7 +26,7 @@ class Child:
     """One run in its own process. It prints a line per round; the rest goes to its log."""
 
     def __init__(self, planned, command, log: Path):
-        self.planned, self.log, self.started, self.last = planned, log, time.monotonic(), "starting"
+        self.planned, self.log, self.last = planned, log, "starting"
         log.parent.mkdir(parents=True, exist_ok=True)
         env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with open(log, "w") as out:

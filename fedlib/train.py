@@ -275,13 +275,23 @@ def locked(path: Path):
 
 def provenance(run, federation: Federation, device: str) -> dict:
     """How a record is made: code, software, hardware, data."""
-    here = Path(__file__).parent
-    commit = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True)
     hardware = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else _cpu()
-    return {"fedlib": __version__, "commit": commit.stdout.strip() or "unknown", "torch": torch.__version__,
+    return {"fedlib": __version__, "commit": _commit(), "torch": torch.__version__,
             "python": platform.python_version(), "device": str(device), "hardware": hardware,
             "threads": torch.get_num_threads(), "precision": run.protocol.precision, "data": federation.about,
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+
+def _commit() -> str:
+    """The commit of this code, with "-dirty" when it was changed; "unknown" where git does not track it."""
+    def git(*words):
+        done = subprocess.run(["git", "-C", Path(__file__).parent, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)     # an environment may lie inside another repository
+        return git("describe", "--always", "--dirty")
+    except (OSError, subprocess.CalledProcessError):                # no git, or not in a repository
+        return "unknown"
 
 
 def _cpu() -> str:

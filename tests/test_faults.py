@@ -268,3 +268,14 @@ def test_patience_without_a_validation_split_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="validation split"):
         train.train(small_run(patience=2), tmp_path)
     assert not list(tmp_path.rglob("*"))
+
+
+def test_a_record_can_be_made_without_git_and_never_names_another_repository(tmp_path, monkeypatch):
+    assert train._commit() not in ("", "unknown") or not (HERE.parent / ".git").exists()
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setattr(train, "__file__", str(tmp_path / "train.py"))      # installed inside somebody's repository
+    (tmp_path / "train.py").touch()
+    assert train._commit() == "unknown"
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(tmp_path))                               # no git at all
+    assert train._commit() == "unknown"

@@ -16,7 +16,7 @@ class Ditto(FedAvg):
     """
     mu: float = 1.0
     personal_epochs: int = 1             # of the personal net; FedAvg's part follows the protocol
-    limit = dict(mu=0.0), "Local"
+    limit = dict(mu=0.0), "Local"        # with as many personal_epochs as the protocol's epochs
     personal = True
 
     def local(self, client):

@@ -50,8 +50,8 @@ def test_fedproto_with_averaging_has_fedavg_as_its_limit(tmp_path):
 def test_away_from_its_limit_a_method_differs(name, tmp_path):
     """A limit test alone would pass for a method that does nothing."""
     values = {"FedProx": {"mu": 1.0}}.get(name, {})
-    ours = result(small_run(name, values), tmp_path)
-    assert accuracies(ours) != accuracies(result(small_run(METHODS[name].limit[1]), tmp_path))
+    ours = result(small_run(name, values, rounds=3), tmp_path)       # FedProc is FedAvg in the first and last round
+    assert accuracies(ours) != accuracies(result(small_run(METHODS[name].limit[1], rounds=3), tmp_path))
 
 
 def test_two_runs_of_one_seed_are_equal_and_two_seeds_differ(method_name, tmp_path):

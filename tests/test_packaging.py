@@ -36,7 +36,8 @@ def constraints() -> list[str]:
 
 def test_conda_users_get_the_same_dependencies():
     listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    conda = {r.name: r.specifier for r in map(Requirement, listed)}
+    pip = next(entry["pip"] for entry in listed if isinstance(entry, dict))
+    conda = {r.name: r.specifier for r in map(Requirement, [e for e in listed if isinstance(e, str)] + pip)}
     assert conda.pop("python") == Requirement(f"python{PROJECT['requires-python']}").specifier
     conda.pop("pip")
     assert conda == {CONDA.get(r.name, r.name): r.specifier for r in WANTED}

@@ -15,14 +15,15 @@ from fedlib.params import load, mean, read, sq_dist
 class FedProx(FedAvg):
     """F_k(w_k) + mu/2 |w_k - w|^2   (Li et al., MLSys 2020, arXiv:1812.06127).
 
-    Released code of the domain papers (RethinkFL, MarsFL) multiplies mu = 0.01 by a further 0.01: their rows are
-    mu = 1e-4.
+    Released code of the domain papers (RethinkFL, MarsFL) multiplies mu by a further 0.01 that no paper names: their
+    rows are hidden = 0.01, in effect mu = 1e-4.
     """
     mu: float = 0.01                     # 0.01 in I2PFL and FedPall, 0.001 in FedDTR
+    hidden: float = settings.later(1.0)  # 0.01 in RethinkFL and MarsFL
     limit = dict(mu=0.0), "FedAvg"
 
     def loss(self, net, x, y, client):
-        return super().loss(net, x, y, client) + self.mu / 2 * sq_dist(net, client.got["params"])
+        return super().loss(net, x, y, client) + self.hidden * self.mu / 2 * sq_dist(net, client.got["params"])
 
 
 @method

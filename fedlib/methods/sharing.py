@@ -92,6 +92,52 @@ class FedBABU(FedPer):
 
 
 @method
+class COPA(FedPer):
+    """F_k(G, H_k) + lam sum_{j != k} CE(H_j(G(x)), y): FedAvg of the body G; heads H_j travel, and are never averaged.
+
+    The heads of others `(B, D) -> (B, C)` are frozen copies of what they sent in the round before; the first round has
+    none. Tests ask all heads and average their probabilities; infer = "own" is MarsFL's, which tests the client's net.
+    The authors also mix batch and instance normalisation in early layers and augment strongly; as in MarsFL, this is
+    left out. Wu and Gong, ICCV 2021 (no preprint).
+    """
+    lam: float = 1.0                     # 1: the sum, as in MarsFL
+    infer: Literal["all", "own"] = "all"
+    limit = dict(lam=0.0, infer="own"), "FedPer"
+
+    @property
+    def personal(self):
+        return self.infer == "own"
+
+    def setup(self, net):
+        super().setup(net)
+        self.heads_ = {}
+
+    def broadcast(self, client_id):
+        return super().broadcast(client_id) | ({"heads": self.heads_} if self.heads_ else {})
+
+    def upload(self, client):
+        return super().upload(client) | {"head": read(client.net.head)}
+
+    def aggregate(self, uploads):
+        super().aggregate(uploads)
+        self.heads_ = self.heads_ | {i: u["head"] for i, u in uploads.items()}
+
+    def loss(self, net, x, y, client):
+        z = net.body(x)
+        others = [h for i, h in client.got.get("heads", {}).items() if i != client.id]
+        foreign = sum(F.cross_entropy(F.linear(z, h["weight"], h["bias"]), y) for h in others)
+        return F.cross_entropy(net.head(z), y) + self.lam * foreign
+
+    def predict(self, net, x, client):
+        heads = client.got.get("heads", {}).values()
+        if self.infer == "own" or not heads:
+            return net(x)
+        z = net.body(x)
+        votes = torch.stack([F.linear(z, h["weight"], h["bias"]).softmax(1) for h in heads])
+        return votes.mean(0).clamp(min=1e-12).log()
+
+
+@method
 class LGFedAvg(FedAvg):
     """w_k = (first layers_k, last layers): FedAvg of the last `layers` layers; what comes before stays.
 

@@ -9,10 +9,13 @@ MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.S)
 
 
 def results_table() -> str:
-    """Markdown: paper and table, dataset, method, printed average, our mean ± half interval (n), profile."""
+    """Markdown: paper and table, dataset, method, printed average, our mean ± half interval (n), profile.
+
+    Of each paper its first table.
+    """
     lines = ["| paper | table, dataset | method | printed | ours (95 % interval, n seeds) | profile |",
              "|---|---|---|---|---|---|"]
-    for ident in tables.idents():
+    for ident in sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values()):
         table = tables.load(ident)
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
             cells = tables.compare(table, profile, records.folder(ROOT / "results"))

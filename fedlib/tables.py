@@ -24,16 +24,21 @@ SELECT = {"last": lambda rounds: rounds[-1:],
 
 
 class Planned(NamedTuple):
-    """One run of a table: the row and block it belongs to."""
+    """One run of a table: the row and block it belongs to; unseen: the domain that a leave-one-out run leaves out."""
     row: str
     block: str
     seed: int
     run: records.Run
+    unseen: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A printed table: its rows (methods), its blocks (groups of columns), its seeds and rule of selection."""
+    """A printed table: its rows (methods), its blocks (groups of columns), its seeds and rule of selection.
+
+    data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
+    without the column's domain, tested on it. methods: settings of the paper's methods in all its tables.
+    """
     id: str
     title: str
     blocks: dict
@@ -42,19 +47,31 @@ class Table:
     select: str
     printed: pd.DataFrame
     claims: list
+    data: dict
+    leave_one_out: bool
+    methods: dict
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows whose method does not exist yet have none."""
         pick("profile", profile, PROFILES)
-        return [Planned(row["name"], name, seed, self.plan(row, block[profile], seed, name))
+        return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen)
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
-                for row in self.rows if row.get("method", row["name"]) in METHODS]
+                for row in self.rows if row.get("method", row["name"]) in METHODS
+                for unseen in (block["columns"] if self.leave_one_out else [""])]
 
-    def plan(self, row: dict, how: dict, seed: int, block: str) -> records.Run:
-        """One run: the row's settings, those for this block on top."""
-        values = row.get("settings", {}) | row.get("at", {}).get(block, {})
-        return records.plan(row.get("method", row["name"]), values, how["data"], how["net"], how["protocol"], seed)
+    def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> records.Run:
+        """One run: the method's settings, those for this block on top, and on top the row's in the same way."""
+        how, method = self.blocks[block][profile], row.get("method", row["name"])
+        values = {}
+        for given in (self.methods.get(method, {}), row):
+            values |= given.get("settings", {}) | given.get("at", {}).get(self.printed_as(block), {})
+        data = how["data"] | self.data.get(self.printed_as(block), {}) | ({"unseen": [unseen]} if unseen else {})
+        return records.plan(method, values, data, how["net"], how["protocol"], seed)
+
+    def printed_as(self, block: str) -> str:
+        """The paper's name of a block: a variant of the data stands beside the same printed numbers."""
+        return self.blocks[block].get("printed", block)
 
 
 def papers() -> dict[str, dict]:
@@ -77,23 +94,29 @@ def load(ident: str) -> Table:
     printed = pd.read_csv(PAPERS / f"{paper}.csv")
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
-                 table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims)
+                 table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
+                 table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}))
 
 
 # records -> cells
 
 def found(table: Table, profile: str, results: Path, seeds=None) -> list[tuple[Planned, dict]]:
-    """The runs of the table that have a record, with it."""
-    paths = ((p, p.run.path(results)) for p in table.runs(profile, seeds))
-    return [(p, records.read(path)) for p, path in paths if path.exists()]
+    """The runs of the table that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's."""
+    lines = []
+    for p in table.runs(profile, seeds):
+        if (path := p.run.path(results)).exists():
+            record = records.read(path)
+            if p.unseen:
+                record["rounds"] = [r | {"acc": r["unseen"]} for r in record["rounds"]]
+            lines.append((p, record))
+    return lines
 
 
 def select(record: dict, rule: str) -> dict[str, float]:
-    """Accuracy (%) per domain, and their mean "avg", by a rule of selection."""
+    """Accuracy (%) per domain by a rule of selection."""
     chosen = SELECT[pick("selection", rule, SELECT)](record["rounds"])
-    found = {d: [r["acc"][d] for r in chosen if d in r["acc"]] for d in chosen[-1]["acc"]}
-    acc = {d: sum(sample) / len(sample) for d, sample in found.items()}
-    return acc | {"avg": sum(acc.values()) / len(acc)}
+    sample = {d: [r["acc"][d] for r in chosen if d in r["acc"]] for d in chosen[-1]["acc"]}
+    return {d: sum(values) / len(values) for d, values in sample.items()}
 
 
 def _best(rounds, key):
@@ -104,20 +127,28 @@ def _best(rounds, key):
 
 
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
-    """One line per record and column: block, setting (domain or avg), row, seed, value."""
+    """One line per record and column: block, setting (domain or avg), row, seed, value.
+
+    "avg" is the mean over the domains, where none is missing.
+    """
     rule = pick("selection", rule or table.select, SELECT)
-    lines = [(p.block, setting, p.row, p.seed, value)
-             for p, record in found(table, profile, results, seeds)
+    lines = [(p.block, setting, p.row, p.seed, value) for p, record in found(table, profile, results, seeds)
              for setting, value in select(record, rule).items()]
-    return pd.DataFrame(lines, columns=["block", "setting", "row", "seed", "value"])
+    columns = ["block", "setting", "row", "seed", "value"]
+    domains = pd.DataFrame(lines, columns=columns)
+    groups = domains.groupby(["block", "row", "seed"], sort=False)["value"]
+    averages = [(block, "avg", row, seed, part.mean()) for (block, row, seed), part in groups
+                if not table.leave_one_out or len(part) == len(table.blocks[block]["columns"])]
+    return pd.concat([domains, pd.DataFrame(averages, columns=columns)], ignore_index=True) if lines else domains
 
 
 def curves(table: Table, profile: str, results: Path, seeds=None) -> pd.DataFrame:
     """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval."""
-    lines = [(p.block, p.row, r["round"], sum(r["acc"].values()) / len(r["acc"]))
-             for p, record in found(table, profile, results, seeds) for r in record["rounds"]]
-    points = pd.DataFrame(lines, columns=["block", "method", "round", "accuracy"])
-    groups = points.groupby(["block", "method", "round"], sort=False)["accuracy"]
+    lines = [(p.block, p.row, p.seed, r["round"], acc) for p, record in found(table, profile, results, seeds)
+             for r in record["rounds"] for acc in r["acc"].values()]
+    points = pd.DataFrame(lines, columns=["block", "method", "seed", "round", "accuracy"])
+    means = points.groupby(["block", "method", "round", "seed"], sort=False)["accuracy"].mean()
+    groups = means.groupby(["block", "method", "round"], sort=False)
     return pd.DataFrame([(*key, *interval(sample)) for key, sample in groups],
                         columns=["block", "method", "round", "mean", "half"])
 
@@ -140,8 +171,8 @@ def compare(table: Table, profile: str, results: Path, rule: str | None = None, 
         for setting in [*content["columns"], "avg"]:
             for row in (r["name"] for r in table.rows):
                 key = (block, setting, row)
-                sample = ours.get(key, [])
-                lines.append((*key, printed.get(key, float("nan")), *interval(sample), len(sample)))
+                sample, paper = ours.get(key, []), printed.get((table.printed_as(block), setting, row), float("nan"))
+                lines.append((*key, paper, *interval(sample), len(sample)))
     cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
     return cells.assign(difference=cells.ours - cells.printed)
 
@@ -149,7 +180,8 @@ def compare(table: Table, profile: str, results: Path, rule: str | None = None, 
 def shown_blocks(table: Table, profile: str) -> list[str]:
     """Blocks to show in a profile: those it runs, and in lite and paper also those the paper prints."""
     printed = set(table.printed.dataset)
-    return [b for b, content in table.blocks.items() if profile in content or (profile != "mini" and b in printed)]
+    return [b for b, content in table.blocks.items()
+            if profile in content or (profile != "mini" and table.printed_as(b) in printed)]
 
 
 def cell(line, join: str = " | ") -> str:

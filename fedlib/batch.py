@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedlib import records, train
+from fedlib import features, records, train
 from fedlib.errors import UserError, pick
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
@@ -88,7 +88,7 @@ def _start(ident, profile, planned, results, device, left) -> Child:
 
 def _end(child: Child, code: int, outcome: dict, results: Path):
     name = f"{child.planned.row}, {child.planned.block}, seed {child.planned.seed}"
-    if code == 0 and child.planned.run.path(results).exists():
+    if code == 0 and child.planned.done(results):
         outcome["done"] += 1
         child.log.unlink()
     elif code == STOPPED:
@@ -110,7 +110,7 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
     """For notebooks: the folder of records. With mode "run" it trains what is missing, with "read" it says so."""
     results, planned = records.folder(results), table.runs(profile, seeds)
     pick("mode", mode, ("read", "run"))
-    todo = [p for p in planned if not p.run.path(results).exists()]
+    todo = [p for p in planned if not p.done(results)]
     if todo and mode == "run":
         outcome = execute(table.id, profile, todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
         if outcome["failed"]:
@@ -124,8 +124,10 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
     """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent."""
     torch.set_num_threads(1)        # the same record alone and among others
     deadline = None if budget is None else time.monotonic() + budget
-    return train.train(planned.run, results, device,
-                       lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"), deadline)
+    options = device, lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"), deadline
+    if planned.features:
+        return features.collect(planned.run, planned.features, results, *options)
+    return train.train(planned.run, results, *options)
 
 
 def differences(fresh: Path, committed: Path) -> list[tuple[str, float]]:

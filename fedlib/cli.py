@@ -269,7 +269,7 @@ def tables_(results, as_json):
     results, lines = records.folder(results), []
     for ident in tables.idents():
         table = tables.load(ident)
-        planned = {p: [x.run.path(results).exists() for x in table.runs(p)] for p in tables.PROFILES}
+        planned = {p: [x.done(results) for x in table.runs(p)] for p in tables.PROFILES}
         lines.append({"table": ident, "title": table.title,
                       "records": {p: f"{sum(there)}/{len(there)}" for p, there in planned.items()}})
     if as_json:
@@ -303,7 +303,7 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
     for p in planned:
         if p.run.path(results).exists():
             records.read(p.run.path(results))
-    todo = [p for p in planned if not p.run.path(results).exists()]
+    todo = [p for p in planned if not p.done(results)]
     budget = batch.seconds(time_budget) if time_budget else None
     click.echo(f"{table}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, "
                f"{len(todo)} to train")

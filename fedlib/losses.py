@@ -26,8 +26,9 @@ def mmd(x: torch.Tensor, y: torch.Tensor, bandwidths=(10, 15, 20, 50)) -> torch.
 
 
 def cosines(z: torch.Tensor, protos: torch.Tensor) -> torch.Tensor:
-    """cos(z_i, P_j): features `(B, D)`, prototypes `(P, D)` -> `(B, P)`, in single precision."""
-    return F.normalize(z.float()) @ F.normalize(protos.float()).T
+    """cos(z_i, P_j): features `(B, D)`, prototypes `(P, D)` -> `(B, P)`, in single precision: tau magnifies errors."""
+    with torch.autocast(z.device.type, enabled=False):
+        return F.normalize(z.float()) @ F.normalize(protos.float()).T
 
 
 def contrast(logits: torch.Tensor, of: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

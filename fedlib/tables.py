@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedlib import records
+from fedlib import features, records
 from fedlib.errors import UserError, pick
 from fedlib.methods import METHODS
 
@@ -24,12 +24,20 @@ SELECT = {"last": lambda rounds: rounds[-1:],
 
 
 class Planned(NamedTuple):
-    """One run of a table: the row and block it belongs to; unseen: the domain that a leave-one-out run leaves out."""
+    """One run of a table: the row and block it belongs to.
+
+    unseen: the domain that a leave-one-out run leaves out; features: domains whose features are wanted as well.
+    """
     row: str
     block: str
     seed: int
     run: records.Run
     unseen: str = ""
+    features: tuple = ()
+
+    def done(self, results: Path) -> bool:
+        """Is everything there?"""
+        return self.run.path(results).exists() and (not self.features or features.path(self.run, results).exists())
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,8 @@ class Table:
     """A printed table: its rows (methods), its blocks (groups of columns), its seeds and rule of selection.
 
     data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
-    without the column's domain, tested on it. methods: settings of the paper's methods in all its tables.
+    without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
+    block, the domains whose features a figure draws.
     """
     id: str
     title: str
@@ -50,11 +59,13 @@ class Table:
     data: dict
     leave_one_out: bool
     methods: dict
+    shows: dict
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows whose method does not exist yet have none."""
         pick("profile", profile, PROFILES)
-        return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen)
+        return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
+                        tuple(self.shows.get(self.printed_as(name), ())))
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
                 for row in self.rows if row.get("method", row["name"]) in METHODS
@@ -95,7 +106,8 @@ def load(ident: str) -> Table:
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
-                 table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}))
+                 table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
+                 table.get("shows", {}))
 
 
 # records -> cells

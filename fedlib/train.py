@@ -102,11 +102,12 @@ class Worker:
 
 
 def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event: None, deadline: float | None = None,
-          workers=None) -> Path:
+          workers=None, after=lambda server, workers, rounds: None) -> Path:
     """Train and write the record; returns its path. A record that exists is not trained again.
 
     After every round a checkpoint is written beside it (`.partial`); a run that was interrupted continues from there
-    and gives the same record in every number but times. `say` gets {"round", "rounds", "acc"} after each round.
+    and gives the same record in every number but times. `say` gets {"round", "rounds", "acc"} after each round, `after`
+    the server, the workers and the rounds before the record is written.
     Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
     """
     path = run.path(results)
@@ -125,14 +126,14 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
         made = provenance(run, federation, device)
-        rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline)
+        rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline, after)
         made["seconds"] = round(sum(r["seconds"] for r in rounds), 3)
         records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
     return path
 
 
-def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline) -> list[dict]:
+def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline, after) -> list[dict]:
     """The rounds; returns what each measured."""
     server = make(run.method, run.settings, run.protocol)
     server.setup(net.to(device))
@@ -160,6 +161,7 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
         rounds.append({**row, "seconds": round(time.monotonic() - start, 3)})
         checkpoint(partial, run, server, workers, rounds)
         say({"round": number + 1, "rounds": run.protocol.rounds, "acc": sum(row["acc"].values()) / len(row["acc"])})
+    after(server, workers, rounds)
     return rounds
 
 

@@ -190,8 +190,8 @@ class I2PFL(Clusters):
     G <- ema G_old + (1 - ema) G (Eq. 5). No code was released; fields say what the paper leaves open, defaults first.
 
     ema: the text gives the past the greater weight, the formula as printed 0.01. With mixup = "input" pixels are mixed,
-    at the price of a second pass that also moves batch-norm statistics. A batch of one class has no partners, and no
-    APA. Le et al., 2025, arXiv:2501.08521.
+    at the price of a second pass that also moves batch-norm statistics. A batch of one class has no APA. mixup = "none"
+    with moves = "class" compares a mean with itself: 0. Le et al., 2025, arXiv:2501.08521.
     """
     lam_intra: float = 10.0              # 10 on Digits and Office-10, 2 on PACS
     lam_inter: float = 1.0               # 1
@@ -208,6 +208,8 @@ class I2PFL(Clusters):
     detach: bool = True                  # no gradient through p~
     source: Literal["final", "epoch"] = "final"           # p_m: of the trained net; of the last epoch
     limit = dict(lam_intra=0.0, lam_inter=0.0), "FedAvg"
+    least = {"alpha": 1e-3}
+    most = {"ema": 1}
 
     def local(self, client):
         size, batch = len(client.train), self.protocol.batch
@@ -275,15 +277,17 @@ def clusters(points: torch.Tensor) -> torch.Tensor:
 
     Each point is linked to its nearest by cosine; connected points form a cluster; the same again with the means, until
     one would be left or nothing changes: the coarsest partition before that counts (Sarfraz et al., CVPR 2019).
-    UserError without the package finch-clust.
+    Of points that are not finite, as in a run that diverges, the mean. UserError without the package finch-clust.
     """
+    if not points.isfinite().all():
+        return points.mean(0, keepdim=True)
     try:
         with warnings.catch_warnings():     # it names packages for large data that nobody needs here
             warnings.simplefilter("ignore")
             from finch import FINCH
     except ImportError as error:
         raise UserError("FINCH is not installed: pip install finch-clust") from error
-    found, _, _ = FINCH(points.float().cpu().numpy(), distance="cosine", verbose=False)
+    found, _, _ = FINCH(points.float().cpu().numpy(), distance="cosine", ensure_early_exit=False, verbose=False)
     labels = torch.as_tensor(found[:, -1].astype(np.int64), device=points.device)
     return class_means(points, labels, int(labels.max()) + 1)[0]
 

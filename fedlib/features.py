@@ -1,0 +1,71 @@
+"""Features of a federated net on test images, kept beside its record: what the t-SNE figures draw."""
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+
+from fedlib import records
+from fedlib.data import as_input
+from fedlib.errors import UserError
+from fedlib.seeds import generator
+from fedlib.train import train
+
+IMAGES = 150        # at most, of each domain
+
+
+def path(run: records.Run, results: Path) -> Path:
+    """Where the features of a run lie: beside its record."""
+    return run.path(results).with_suffix(".features")
+
+
+def collect(run: records.Run, domains, results: Path, device="cpu", say=lambda event: None, deadline=None) -> Path:
+    """Train the run and store the features of its last global net on test images of the domains; returns their path.
+
+    A record does not hold the net, so a run that has one is trained once more, aside; without one this training's is
+    kept. A run that was interrupted continues. Raises what `train` raises.
+    """
+    here, aside = path(run, results), Path(results) / ".features"
+    if here.exists():
+        return here
+    run.path(aside).unlink(missing_ok=True)     # left by a process that was killed between the two files
+
+    def store(server, workers, rounds):
+        tensors = features_of(server, workers, domains, run.seed)
+        about = {"digest": run.digest, "round": rounds[-1]["round"], "acc": rounds[-1]["acc"]}
+        records.write_bytes(here, save(tensors, {"about": json.dumps(about)}))
+
+    record = train(run, aside, device, say, deadline, after=store)
+    if not run.path(results).exists():
+        shutil.copyfile(record, run.path(results))
+    record.unlink()
+    return here
+
+
+@torch.inference_mode()
+def features_of(server, workers, domains, seed: int) -> dict:
+    """{"<domain>/z": `(N, D)` float16, "<domain>/y": `(N,)`} under the net that the server sends now.
+
+    Of each domain up to IMAGES test images, drawn by seed. The first client of a domain speaks for it.
+    """
+    tensors = {}
+    for domain in domains:
+        worker = next(w for w in workers if w.client.domain == domain)
+        client, order = worker.client, generator(seed, "features", domain)
+        client.got = server.broadcast(client.id)
+        worker.method.receive(client, client.got)
+        split = client.test[torch.randperm(len(client.test), generator=order)[:IMAGES].to(client.test.y.device)]
+        z = client.net.eval().body(as_input(split.x))
+        tensors |= {f"{domain}/z": z.half().cpu().contiguous(), f"{domain}/y": split.y.cpu().contiguous()}
+    return tensors
+
+
+def read(run: records.Run, domains, results: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """Features `(N, D)`, labels `(N,)` and the domain of each image. UserError when they were not collected."""
+    here = path(run, results)
+    if not here.exists():
+        raise UserError(f"{here} is not there: `fedlib run` on the figure's table makes it")
+    kept = load_file(here)
+    z, y = (torch.cat([kept[f"{d}/{k}"] for d in domains]) for k in ("z", "y"))
+    return z.float(), y, [d for d in domains for _ in kept[f"{d}/y"]]

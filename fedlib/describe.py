@@ -9,6 +9,7 @@ from fedlib import settings
 from fedlib.methods import METHODS
 
 COMPARED = Path(__file__).parent / "compared.toml"
+OTHERS = ("FedAvg", "Local")             # what the zoo's methods are measured against
 NET = {"net": "cnn4", "width": 16}       # of the table of costs: the mini tables' net on mini_digits
 
 
@@ -41,6 +42,56 @@ def costs(names: list[str], clients: int = 10):
     return pd.DataFrame({"down (kB)": frame.bytes_down / 1000, "up (kB)": frame.bytes_up / 1000,
                          "forward passes": frame.forward, "backward passes": frame.backward,
                          "compared with in": [", ".join(used_by(n)) or "–" for n in names]}, index=names)
+
+
+def against(names: list[str], results: Path):
+    """What methods are worth in the zoo's two settings, from its records: a DataFrame, one line per setting and method.
+
+    setting, method, seeds, accuracy (%), half; for FedAvg and Local: the difference in points, paired by seed, and half
+    of its 95 % interval. Methods of `names` that the zoo's table has, after FedAvg and Local; nan where nothing ran.
+    """
+    import pandas as pd
+
+    from fedlib import tables
+    table = tables.load("zoo/methods")
+    rows = ["FedAvg", "Local", *[r["name"] for r in table.rows if r["name"] in set(names) - {"FedAvg", "Local"}]]
+    found = tables.values(table, "mini", results)
+    found = found[found.setting == "avg"].pivot(index=["block", "row"], columns="seed", values="value")
+    found = found.reindex(pd.MultiIndex.from_product([table.blocks, rows]))
+    lines = []
+    for (block, row), sample in found.iterrows():
+        line = {"setting": table.blocks[block]["title"], "method": row, "seeds": int(sample.notna().sum())}
+        line |= dict(zip(("accuracy", "half"), tables.interval(sample.dropna())))
+        for other in OTHERS:
+            line |= dict(zip((other, f"{other} half"), tables.interval((sample - found.loc[block, other]).dropna())))
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def written(gaps):
+    """The frame of `against` as a table to read."""
+    def text(value, half, form):
+        return "not run" if value != value else f"{value:{form}}" + (f" ± {half:.1f}" if half == half else "")
+    import pandas as pd
+    lines = [{"setting": g["setting"], "method": g["method"], "accuracy": text(g["accuracy"], g["half"], ".1f")}
+             | {f"minus {o}": "–" if g["method"] == o else text(g[o], g[f"{o} half"], "+.1f") for o in OTHERS}
+             | {"seeds": g["seeds"]} for g in gaps.to_dict("records")]
+    return pd.DataFrame(lines)
+
+
+def standing(gaps) -> str:
+    """In words, by setting: which methods are above FedAvg and Local on average; bold if outside of both intervals."""
+    groups = {"above both": (1, 1), "above FedAvg only": (1, 0), "above Local only": (0, 1), "above neither": (0, 0)}
+    lines = []
+    for setting, part in gaps.groupby("setting", sort=False):
+        members = {said: [] for said in groups}
+        for g in part[~part.method.isin(OTHERS) & part.accuracy.notna()].to_dict("records"):
+            group = next(k for k, v in groups.items() if v == tuple(g[o] > 0 for o in OTHERS))
+            sure = all(abs(g[o]) > g[f"{o} half"] for o in OTHERS)
+            members[group].append(f"**{g['method']}**" if sure else g["method"])
+        said = "; ".join(f"{k}: {', '.join(m)}" for k, m in members.items() if m) or "not run"
+        lines.append(f"- *{setting}*: {said}.")
+    return "On average over the seeds (bold: outside of both intervals)\n\n" + "\n".join(lines)
 
 
 def entry(name: str) -> str:

@@ -32,6 +32,9 @@ def of(method, clients=3, **arch):
     "SCAFFOLD": (2 * NET, 2 * NET + N, 1, 1),
     "FedGA": (NET, NET + N + 4, 0.9 + 2 * 0.1, 0.9),    # a tenth is kept back and measured twice
     "RUCR": (NET + HEAD + PROTOS + SEEN + COUNTS, NET + HEAD + PROTOS + COUNTS + N, 2, 1),
+    "FedProc": (NET + PROTOS + SEEN, NET + PROTOS + COUNTS + N, 2, 1),
+    "I2PFL": (NET + PROTOS + 8 * 10, NET + PROTOS + 8 * 10 + N, 2, 1),  # a class number for each prototype
+    "COPA": (NET + 2 * HEAD, NET + N, 1, 1),            # the heads of all three clients
     "FedFomo": (3 * NET, NET + N + 3 * 4, 0.8 + 4 * 0.2, 0.8),          # the nets of all three clients
 }.items())
 def test_costs_by_hand(method, wanted):

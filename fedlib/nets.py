@@ -1,4 +1,4 @@
-"""Nets: logits = head(body(x)). The body gives features `(N, D)`, the head is one linear layer `(D, classes)`."""
+"""Nets: logits = head(body(x)). The body gives features `(N, D)`, the head is linear `(D, classes)`, or has layers."""
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedlib.errors import UserError
 from fedlib.seeds import key
+from fedlib.settings import later
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Arch:
     """
     net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3"] = "cnn4"
     width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000)
+    head: Literal["linear", "hidden"] = later("linear")      # hidden: FedPall's, two hidden layers with batch-norm
     least: ClassVar[dict] = {}
 
 
@@ -47,7 +49,19 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0) -> 
         raise UserError(f"the net {arch.net} needs {' or '.join(takes)}; these data are {data} of shape {tuple(shape)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
-        return BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
+        net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
+        return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
+
+
+class HiddenLayers(nn.Sequential):
+    """D, D / 4, D / 4, outputs with batch-norm and ReLU: FedPall's classifier and, without bias, its amplifier."""
+
+    def __init__(self, dim: int, outputs: int, bias: bool = True):
+        inner, layers = max(1, dim // 4), []
+        for inside in (dim, inner):
+            layers += [nn.Linear(inside, inner, bias), nn.BatchNorm1d(inner), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(inner, outputs, bias))
+        self.in_features, self.out_features = dim, outputs
 
 
 def cnn4(classes: int, shape: tuple, width: int = 0) -> Net:

@@ -136,6 +136,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
 def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline, after) -> list[dict]:
     """The rounds; returns what each measured."""
     server = make(run.method, run.settings, run.protocol)
+    server.seed = run.seed
     server.setup(net.to(device))
     rounds = resume(partial, run, server, workers, device)
     for number in range(len(rounds), run.protocol.rounds):

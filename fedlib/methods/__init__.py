@@ -1,5 +1,6 @@
 """Methods, one file per kind of change. A method is a dataclass below FedAvg whose fields are its hyper-parameters."""
-from fedlib.methods import drift, personal, prototypes, server, sharing  # noqa: F401  each import registers its methods
+# each import registers its methods
+from fedlib.methods import adversarial, drift, personal, prototypes, server, sharing  # noqa: F401
 from fedlib.methods.base import METHODS, FedAvg, make, method
 
 __all__ = ["METHODS", "FedAvg", "make", "method"]

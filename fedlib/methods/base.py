@@ -50,7 +50,10 @@ def method(cls):
 
 def make(name: str, values: dict | None = None, protocol: Protocol | None = None) -> "FedAvg":
     """The method of this name with these settings; UserError on an unknown name, setting or value."""
-    made = settings.make(METHODS[pick("method", name, METHODS)], values or {}, name)
+    cls, values = METHODS[pick("method", name, METHODS)], dict(values or {})
+    if cls.presets and "preset" in values:
+        values = cls.presets[pick(f"{name}: preset", values.pop("preset"), cls.presets)] | values
+    made = settings.make(cls, values, name)
     made.protocol = protocol or Protocol()
     return made
 
@@ -65,7 +68,9 @@ class FedAvg:
     weights: Literal["samples", "equal", "zipped"] = settings.later("samples")     # of the clients in the mean
     version: ClassVar[int] = 1                        # counts changes that change results
     limit: ClassVar = "the base method: others reduce to it"      # or (settings, method it then equals[, net])
+    presets: ClassVar[dict] = {}                      # name -> settings that belong together: preset = "paper"
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
+    seed: ClassVar[int] = 0                           # the run's, set by the loop; for what a server draws
 
     @property
     def personal(self) -> bool:

@@ -194,9 +194,7 @@ class DBE(FedAvg):
     memory_rate: float = 1.0             # learning rate of m_k over that of the net; 0: no memory
     limit = dict(kappa=0.0, memory_rate=0.0), "FedAvg"
 
-    @property
-    def personal(self):
-        return self.memory_rate > 0
+    personal = property(lambda self: self.memory_rate > 0)
 
     def setup(self, net):
         super().setup(net)

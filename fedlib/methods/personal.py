@@ -62,9 +62,7 @@ class pFedMe(Personal):
     least = {"K": 1}
     limit = dict(K=1, lam=1.0, eta=1.0, personal_rate=0.0, infer="global"), "FedAvg"     # eta lam = 1: w_k is theta_k
 
-    @property
-    def personal(self):
-        return self.infer == "personal"
+    personal = property(lambda self: self.infer == "personal")
 
     def aggregate(self, uploads):
         w = self.global_
@@ -107,9 +105,7 @@ class PerFedAvg(FedAvg):
     adapted: bool = True
     limit = dict(alpha=0.0, beta=0.0, adapted=False), "FedAvg", "cnn4"   # the pass over B' moves batch-norm statistics
 
-    @property
-    def personal(self):
-        return self.adapted
+    personal = property(lambda self: self.adapted)
 
     def local(self, client):
         client.scratch["beside"] = endless(client, self.protocol, client.round)

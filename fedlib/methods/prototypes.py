@@ -62,9 +62,7 @@ class FedProto(Prototypes):
     infer: Literal["head", "nearest"] = "head"       # "nearest": argmin_c |z - P^c|, as PFLlib tests it
     limit = dict(lam=0.0, infer="head"), "Local"     # and with average=True, FedAvg
 
-    @property
-    def personal(self):
-        return not self.average
+    personal = property(lambda self: not self.average)
 
     def private(self, net):
         return set() if self.average else set(net.state_dict())

@@ -104,9 +104,7 @@ class COPA(FedPer):
     infer: Literal["all", "own"] = "all"
     limit = dict(lam=0.0, infer="own"), "FedPer"
 
-    @property
-    def personal(self):
-        return self.infer == "own"
+    personal = property(lambda self: self.infer == "own")
 
     def setup(self, net):
         super().setup(net)
@@ -166,9 +164,7 @@ class FedRoD(FedAvg):
     infer: Literal["personal", "generic"] = "personal"
     limit = dict(robust=False, infer="generic"), "FedAvg"
 
-    @property
-    def personal(self):
-        return self.infer == "personal"
+    personal = property(lambda self: self.infer == "personal")
 
     def local(self, client):
         pair = nn.ModuleList([client.net, load(copy.deepcopy(client.net.head), client.state.get("own", {}))])
@@ -205,9 +201,7 @@ class FedPHP(FedAvg):
     limit = dict(lam=0.0, infer="w"), "FedAvg"
     most = dict(mu=1, lam=1)
 
-    @property
-    def personal(self):
-        return self.infer == "q"
+    personal = property(lambda self: self.infer == "q")
 
     def local(self, client):
         q = client.state.get("q") or read(client.net)

@@ -4,28 +4,31 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-# ImageNet's channel statistics, used for every image set, as the papers' code does.
-MEAN = torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
-STD = torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
+# Mean and standard deviation by channel that images are normalised with. ImageNet's serve every set, as in most code.
+NORMALS = {k: torch.tensor(v).view(2, 1, 3, 1, 1) for k, v in {
+    "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], "half": [[0.5] * 3] * 2, "none": [[0.0] * 3, [1.0] * 3]
+}.items()}
 
 
 @dataclass
 class Split:
     """Samples and labels on one device.
 
-    x: `(N, 3, H, W)` uint8 images, `(N, D)` float features or `(N, L)` int32 token ids; y: `(N,)` int64.
+    x: `(N, 3, H, W)` uint8 images, `(N, D)` float features or `(N, L)` int32 token ids; y: `(N,)` int64; normal: how
+    images are normalised on their way to a net (a name in NORMALS).
     """
     x: Tensor
     y: Tensor
+    normal: str = "imagenet"
 
     def __len__(self):
         return len(self.y)
 
     def __getitem__(self, index) -> "Split":
-        return Split(self.x[index], self.y[index])
+        return Split(self.x[index], self.y[index], self.normal)
 
     def to(self, device) -> "Split":
-        return Split(self.x.to(device), self.y.to(device))
+        return Split(self.x.to(device), self.y.to(device), self.normal)
 
 
 @dataclass
@@ -68,11 +71,12 @@ class Federation:
         return list(dict.fromkeys(c.domain for c in self.clients))
 
 
-def as_input(x: Tensor) -> Tensor:
+def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
     """What a net takes: uint8 images become normalised floats, features floats; token ids pass through."""
     if x.dtype != torch.uint8:
         return x.float() if x.is_floating_point() else x
-    return (x.float() / 255 - MEAN.to(x.device)) / STD.to(x.device)
+    mean, std = NORMALS[normal].to(x.device)
+    return (x.float() / 255 - mean) / std
 
 
 def augment(x: Tensor, draws: Tensor, flip: bool, pad: int = 4) -> Tensor:
@@ -91,15 +95,27 @@ def augment(x: Tensor, draws: Tensor, flip: bool, pad: int = 4) -> Tensor:
     return padded[which, channels, rows[:, None, :, None], cols[:, None, None, :]]
 
 
+def rotate(x: Tensor, degrees: Tensor) -> Tensor:
+    """Each image turned about its centre, nearest pixel, black outside. x: `(B, 3, H, W)` uint8; degrees: `(B,)`."""
+    turn, none = degrees.float() * torch.pi / 180, torch.zeros(len(x), device=x.device)
+    grid = nn.functional.affine_grid(torch.stack([torch.stack([turn.cos(), -turn.sin(), none], 1),
+                                                  torch.stack([turn.sin(), turn.cos(), none], 1)], 1), x.shape, False)
+    return nn.functional.grid_sample(x.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
+
+
 def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator):
     """One epoch of (x, y) in random order. A last batch of one sample is left out: batch-norm has no variance there."""
     device = split.y.device
     order = torch.randperm(len(split), generator=gen).to(device)
-    draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in (9, 9, 2)], 1).to(device)
+    highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
+    draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in highs], 1).to(device)
     for index in order.split(batch):
         if len(index) == 1 < min(batch, len(split)):
             continue
         x = split.x[index]
-        if augmentation != "none" and x.dtype == torch.uint8:
+        if augmentation == "flip_rotate" and x.dtype == torch.uint8:
+            x = torch.where(draws[index, 2, None, None, None] == 1, x.flip(3), x)
+            x = rotate(x, draws[index, 3] - 30)     # whole degrees from -30 to 30
+        elif augmentation != "none" and x.dtype == torch.uint8:
             x = augment(x, draws[index], flip=augmentation == "crop_flip")
-        yield as_input(x), split.y[index]
+        yield as_input(x, split.normal), split.y[index]

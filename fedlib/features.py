@@ -56,7 +56,7 @@ def features_of(server, workers, domains, seed: int) -> dict:
         client.got = server.broadcast(client.id)
         worker.method.receive(client, client.got)
         split = client.test[torch.randperm(len(client.test), generator=order)[:IMAGES].to(client.test.y.device)]
-        z = client.net.eval().body(as_input(split.x))
+        z = client.net.eval().body(as_input(split.x, split.normal))
         tensors |= {f"{domain}/z": z.half().cpu().contiguous(), f"{domain}/y": split.y.cpu().contiguous()}
     return tensors
 

@@ -29,6 +29,7 @@ class Data:
     repair: bool = True                  # a client without a class gets one image of it
     test: Literal["heldout", "all"] = "heldout"   # "all": every image of the domain, training images included
     unseen: tuple[str, ...] = ()         # domains that no client holds, tested as well
+    normalise: Literal["imagenet", "half", "none"] = later("imagenet")      # half: mean and deviation 0.5
     split: str = later("published")      # a rule of fedlib.splits
     mixed: float = later(0.0)            # this share of the next domain (cyclic) instead of as much of its own (MPFT)
     chunks: Literal["", "disjoint", "released"] = later("")     # per class, consecutive chunks of a domain (MPFT)
@@ -53,14 +54,16 @@ def federate(spec: Data, seed: int) -> Federation:
     """The federation that `spec` describes: the tensors of its partition."""
     prepared = prepare.load(spec.name, spec.size or None)
     shares, unseen = partition(spec, prepared, seed)
-    whole = {d: Split(prepared.tensors[f"{d}/x"], prepared.tensors[f"{d}/y"]) for d in prepared.manifest["domains"]}
+    whole = {d: Split(prepared.tensors[f"{d}/x"], prepared.tensors[f"{d}/y"], spec.normalise)
+             for d in prepared.manifest["domains"]}
     taken = {}          # clients that share a test split share its tensors
 
     def take(held: dict) -> Split:
         place = tuple((d, id(index)) for d, index in held.items())
         if place not in taken:
             pieces = [whole[d][index] for d, index in held.items()]
-            taken[place] = pieces[0] if len(pieces) == 1 else Split(*map(torch.cat, zip(*((p.x, p.y) for p in pieces))))
+            joined = map(torch.cat, zip(*((p.x, p.y) for p in pieces)))
+            taken[place] = pieces[0] if len(pieces) == 1 else Split(*joined, spec.normalise)
         return taken[place]
 
     clients = [Client(str(i), s.domain, take(s.train), take(s.test), take(s.val) if size(s.val) else None, seed=seed)

@@ -83,7 +83,7 @@ class Worker:
         right, loss = 0, 0.0
         for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
             with autocast(self.method.protocol, y):
-                logits = self.method.predict(client.net, as_input(x.to(self.device)), client).float()
+                logits = self.method.predict(client.net, as_input(x.to(self.device), split.normal), client).float()
             y = y.to(self.device)
             right += int((logits.argmax(1) == y).sum())
             loss += float(F.cross_entropy(logits, y, reduction="sum"))

@@ -50,8 +50,8 @@ CHANGES += [("protocol", k, v) for k, v in dict(
     participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3).items()]
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
-    unseen=["scans"], split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5, pathological=2,
-    balanced=False, partition_seed=1).items()]
+    unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
+    pathological=2, balanced=False, partition_seed=1).items()]
 
 
 def test_the_digest_covers_every_field():

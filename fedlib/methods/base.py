@@ -30,7 +30,7 @@ class Protocol:
     weight_decay: float = 0.0
     optimiser: Literal["sgd", "adam"] = "sgd"    # a new one each round
     clip: float = 0.0                    # largest gradient norm; 0: no clipping
-    augment: Literal["none", "crop", "crop_flip"] = "none"
+    augment: Literal["none", "crop", "crop_flip", "flip_rotate"] = "none"
     participation: float = 1.0           # share of the clients that train in a round
     participation_low: float = settings.later(0.0)   # > 0: the share is drawn each round, between this and that
     buffers: Literal["average", "keep"] = "average"      # batch-norm statistics: averaged, or kept by each client
@@ -176,8 +176,8 @@ def autocast(protocol: Protocol, x):
 
 
 @torch.no_grad()
-def outputs(module, x, protocol) -> torch.Tensor:
+def outputs(module, split, protocol) -> torch.Tensor:
     """What a net or its body gives for a whole split, in evaluation mode and without augmentation."""
     module.eval()
-    with autocast(protocol, x):
-        return torch.cat([module(as_input(part)).float() for part in x.split(1024)])
+    with autocast(protocol, split.y):
+        return torch.cat([module(as_input(part, split.normal)).float() for part in split.x.split(1024)])

@@ -267,6 +267,6 @@ def worth(old, models: dict, split, protocol) -> dict:
 def mean_loss(net, params: dict, split, protocol):
     """Cross-entropy on the split of the net with these entries."""
     with autocast(protocol, split.x):
-        sums = [F.cross_entropy(functional_call(net, params, as_input(x)).float(), y, reduction="sum")
+        sums = [F.cross_entropy(functional_call(net, params, as_input(x, split.normal)).float(), y, reduction="sum")
                 for x, y in zip(split.x.split(1024), split.y.split(1024))]
     return sum(sums) / len(split)

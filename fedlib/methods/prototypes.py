@@ -34,7 +34,7 @@ class Prototypes(FedAvg):
 
     def prototypes(self, client):
         """Class means `(C, D)` and counts `(C,)` of the client's features."""
-        z = outputs(client.net.body, client.train.x, self.protocol)
+        z = outputs(client.net.body, client.train, self.protocol)
         return class_means(z, client.train.y, client.net.head.out_features)
 
     def aggregate(self, uploads):
@@ -116,7 +116,7 @@ class Clusters(FedAvg):
 
     def features(self, client):
         """The features `(N, D)` and labels `(N,)` that the client's prototypes are made of."""
-        return outputs(client.net.body, client.train.x, self.protocol), client.train.y
+        return outputs(client.net.body, client.train, self.protocol), client.train.y
 
     def prototypes(self, z, y, client):
         """Of each class that the client holds, the mean feature."""

@@ -205,7 +205,7 @@ class RUCR(Prototypes):
         if self.rectified == "start":
             load(client.net.head, client.got["head"])
         super().local(client)
-        client.scratch["z"] = outputs(client.net.body, client.train.x, self.protocol)
+        client.scratch["z"] = outputs(client.net.body, client.train, self.protocol)
         client.scratch["head"] = self.retrained(client)
 
     def loss(self, net, x, y, client):
@@ -274,4 +274,4 @@ def mixtures(z, protos, seen, count: int, between: tuple, gen) -> Split:
 
 def accuracy(net, split: Split, protocol) -> torch.Tensor:
     """The share of right answers."""
-    return (outputs(net, split.x, protocol).argmax(1) == split.y).float().mean()
+    return (outputs(net, split, protocol).argmax(1) == split.y).float().mean()

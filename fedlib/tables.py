@@ -78,7 +78,7 @@ class Table:
         for given in (self.methods.get(method, {}), row):
             values |= given.get("settings", {}) | given.get("at", {}).get(self.printed_as(block), {})
         data = how["data"] | self.data.get(self.printed_as(block), {}) | ({"unseen": [unseen]} if unseen else {})
-        return records.plan(method, values, data, how["net"], how["protocol"], seed)
+        return records.plan(method, values, data, how["net"], how["protocol"] | row.get("protocol", {}), seed)
 
     def printed_as(self, block: str) -> str:
         """The paper's name of a block: a variant of the data stands beside the same printed numbers."""
@@ -102,7 +102,7 @@ def load(ident: str) -> Table:
     paper, name = ident.split("/")
     content = papers()[paper]
     table = content["tables"][name]
-    printed = pd.read_csv(PAPERS / f"{paper}.csv")
+    printed = pd.read_csv(PAPERS / f"{paper}.csv").query("metric != 'std'")
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,

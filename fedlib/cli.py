@@ -239,8 +239,8 @@ def place(method: str, word: str) -> tuple[str, str, str]:
     name, sign, value = word.partition("=")
     if not sign or not value:
         raise UserError(f"--set takes NAME=VALUE, not '{word}'")
-    known = {"method": settings.fields(cls), "protocol": settings.fields(Protocol), "net": settings.fields(Arch),
-             "data": settings.fields(Data)}
+    known = {"method": [*settings.fields(cls), *(["preset"] if cls.presets else [])],
+             "protocol": settings.fields(Protocol), "net": settings.fields(Arch), "data": settings.fields(Data)}
     for part, names in known.items():
         if name in names:
             return part, name, value

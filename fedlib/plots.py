@@ -263,3 +263,58 @@ def _legend(figure, ax, title=None, columns: int = 4):
     if len(names) > 1:
         figure.legend(handles, names, loc="outside lower center", ncols=min(columns, len(names)), title=title,
                       handlelength=1.2 if columns > 4 else 1.8)
+
+
+@styled
+def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
+    """Points `(N, D)` on the plane of their two main directions (PCA); each domain has its marker.
+
+    domains: N names; labels: N class indices that give the colours, else the domains do. The classes' names are printed
+    amid their points or, where there is one domain only, in place of them. marks: name -> a point `(D,)` in black, an
+    arrow from each to the next. mixed: triples (i, j, point on the line from i to j), a star in the colour of i. The
+    axes say what share of the variance a direction carries; the rest is not seen.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from matplotlib.colors import to_rgb
+    from matplotlib.patheffects import withStroke
+    from sklearn.decomposition import PCA
+    points, domains = np.asarray(points), np.asarray(domains)
+    shadow = PCA(2, random_state=0).fit(points)
+    places, inks = shadow.transform(points), np.array([to_rgb(colour(d)) for d in domains])
+    groups = {}
+    if labels is not None:
+        labels = np.asarray(labels)
+        inks = np.array(class_colours(labels.max() + 1))[labels]
+        groups = {str(k if names is None else names[k]): labels == k for k in np.unique(labels)}
+    figure, ax = plt.subplots(figsize=(WIDTH, 4.9))
+    several = len(set(domains.tolist())) > 1
+    for name in dict.fromkeys(domains.tolist()) if several or labels is None else ():
+        here, ink = domains == name, look(name)
+        ax.scatter(*places[here].T, s=50, c=inks[here], marker=ink["marker"], edgecolors="white", linewidths=0.6)
+        ax.plot([], [], linestyle="", marker=ink["marker"], label=name,
+                color=ink["color"] if labels is None else "#4d4d4d")
+    for name, here in groups.items():
+        at = [np.median(places[here], axis=0)] if several else places[here]
+        for x, y in at:
+            ax.text(x, y, name, color=inks[here][0], size=15 if several else 12, weight="bold", ha="center",
+                    va="center", path_effects=[withStroke(linewidth=2, foreground="white")])
+    for i, j, between in mixed:
+        ax.plot(*places[[i, j]].T, color="#808080", linewidth=1.2, zorder=0.9)
+        ax.plot(*shadow.transform(np.asarray(between)[None]).T, "*", color=inks[i], markeredgecolor="black",
+                markersize=13, zorder=3)
+    ends = [shadow.transform(np.asarray(at)[None])[0] for at in (marks or {}).values()]
+    for name, end, marker in zip(marks or (), ends, "P*Xd"):
+        ax.plot(*end, marker, color="black", markeredgecolor="white", markersize=13, label=name)
+    for start, end in zip(ends, ends[1:]):
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.5, "shrinkB": 5})
+    ax.update_datalim(places)
+    ax.autoscale_view()
+    ax.set(**{f"{axis}label": f"{which} main direction ({share:.0%} of the variance)" for axis, which, share in
+              zip("xy", ("first", "second"), shadow.explained_variance_ratio_)})
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.08)
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    _legend(figure, ax, columns=3 if marks else 4)
+    return figure

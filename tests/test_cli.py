@@ -95,6 +95,17 @@ def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
 
+def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
+    code, _, err = fedlib("train", "FedPall", "--data", "tiny_digits", "--rounds", 1, "--set", "preset=paper", "--set",
+                          "net=linear", "--set", "mu=0.2", "--out", tmp_path)
+    assert code == 0 and err == ""
+    settings = records.read(next(tmp_path.glob("*/*.json")))["run"]["settings"]
+    assert (settings["kl"], settings["contrast"], settings["mu"], settings["delta"]) == ("paper", "paper", 0.2, 0.1)
+    assert fedlib("train", "FedPall", "--set", "preset=papre")[0] == 2
+    code, _, err = fedlib("train", "FedAvg", "--set", "preset=paper")
+    assert code == 2 and "no setting 'preset'" in err
+
+
 def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_path, monkeypatch):
     """A clock that ticks at every look: a round takes 2 s, of which it measures 1."""
     ticks = count(1)

@@ -166,3 +166,42 @@ def test_drift_keeps_distances_that_lie_in_its_plane():
     assert np.linalg.norm(ends["scans"]) == pytest.approx(5) and np.linalg.norm(ends["street"]) == pytest.approx(2)
     assert ends["$w$ after"] == pytest.approx((ends["scans"] + ends["street"]) / 2)
     assert legend(figure) == ["scans", "street", "$w$ before", "$w$ after"]
+
+
+def test_plane_keeps_distances_that_lie_in_it_and_draws_what_lies_between():
+    points = torch.zeros(4, 5)
+    points[:, 1], points[:, 3] = torch.tensor([6.0, -6, 0, 0]), torch.tensor([0.0, 0, 2, -2])
+    domains = ["scans", "scans", "street", "street"]
+    figure = plots.plane(points, domains, marks={"mean": points.mean(0), "moved": torch.tensor([0.0, 3, 0, 0, 0])})
+    ax = figure.axes[0]
+    assert [len(c.get_offsets()) for c in ax.collections] == [2, 2]
+    scans, street = (np.asarray(c.get_offsets()) for c in ax.collections)
+    assert np.linalg.norm(scans[0] - scans[1]) == pytest.approx(12)
+    assert np.linalg.norm(street[0] - street[1]) == pytest.approx(4)
+    assert [rgb(c.get_facecolor()[0]) for c in ax.collections] == [rgb(plots.colour(d)) for d in ("scans", "street")]
+    marks = {line.get_label(): np.ravel(line.get_xydata()) for line in ax.lines if len(line.get_xdata())}
+    assert np.linalg.norm(marks["mean"]) == pytest.approx(0, abs=1e-6)
+    assert marks["moved"] == pytest.approx(scans[0] / 2, abs=1e-6)
+    assert legend(figure) == ["scans", "street", "mean", "moved"]
+    assert ax.get_xlabel() == "first main direction (90% of the variance)"
+
+
+def test_plane_colours_by_class_and_joins_what_was_mixed():
+    points, labels, inks = torch.eye(4)[:, :3] * 3, torch.tensor([0, 2, 2, 0]), plots.class_colours(3)
+    two = plots.plane(points, ["scans", "street"] * 2, labels, ["a", "b", "c"])
+    drawn = two.axes[0].collections
+    assert [[rgb(c) for c in part.get_facecolor()] for part in drawn] == [[inks[0], inks[2]], [inks[2], inks[0]]]
+    assert legend(two) == ["scans", "street"]
+    spots = np.concatenate([np.asarray(part.get_offsets()) for part in drawn])[[0, 2, 1, 3]]
+    said = {text.get_text(): text.get_position() for text in two.axes[0].texts}
+    assert list(said) == ["a", "c"] and said["a"] == pytest.approx((spots[0] + spots[3]) / 2)
+
+    between = (points[0] + points[1]) / 2
+    ax = plots.plane(points, ["street"] * 4, labels, ["a", "b", "c"], mixed=[(0, 1, between)]).axes[0]
+    assert not ax.collections and [text.get_text() for text in ax.texts] == ["a", "a", "c", "c"]
+    assert [rgb(text.get_color()) for text in ax.texts] == [inks[0]] * 2 + [inks[2]] * 2
+    line, star = ax.lines
+    assert line.get_xydata() == pytest.approx(spots[:2]) and star.get_xydata()[0] == pytest.approx(spots[:2].mean(0))
+    assert rgb(star.get_color()) == inks[0] and star.get_marker() == "*"
+    low, high = np.array([ax.get_xlim(), ax.get_ylim()]).T
+    assert (low < spots).all() and (spots < high).all(), "a point lies outside"

@@ -104,7 +104,7 @@ def entry(name: str) -> str:
         lines.append("Settings: " + ", ".join(f"`{k} = {default!r}`" for k, (_, default) in values.items()) + ".")
     if cls.presets:
         said = {name: ", ".join(f"`{k} = {v!r}`" for k, v in given.items()) for name, given in cls.presets.items()}
-        lines.append("Presets: " + "; ".join(f"`{name}`: {text or 'the defaults'}" for name, text in said.items()) + ".")
+        lines.append("Presets: " + "; ".join(f"`{name}`: {text or 'defaults'}" for name, text in said.items()) + ".")
     lines.append(f"Limit: {limit(cls.limit)}.")
     return "\n\n".join(filter(None, [*lines, f"```python\n{source(cls)}\n```"]))
 

@@ -55,12 +55,12 @@ class ADCOL(FedAvg):
 
     def adversary(self, z, client):
         """How far A's answer is from uniform, mean over the batch."""
-        if "amplifier" not in client.scratch:
+        if "amplifier" not in client.scratch or len(z) < 2:       # batch-norm has no variance
             return 0
         log_a = F.log_softmax(client.scratch["amplifier"](z).float(), 1)
-        uniform = torch.full_like(log_a, 1 / log_a.shape[1])
-        pair = (log_a, uniform) if self.kl == "released" else (uniform.log(), log_a.exp())
-        return F.kl_div(*pair, reduction="batchmean")
+        uniform = torch.full_like(log_a, 1 / log_a.shape[1]).log()
+        pair = (log_a, uniform) if self.kl == "released" else (uniform, log_a)
+        return F.kl_div(*pair, reduction="batchmean", log_target=True)
 
     def upload(self, client):
         z, y = self.features(client)
@@ -211,7 +211,7 @@ def attraction(z, y, protos, seen, tau: float, form: str):
     if form == "paper":
         below, others = near, others | F.one_hot(y, len(protos)).bool()
     else:
-        below = F.normalize(z.float()) @ protos.T / tau
+        below = near * protos.norm(dim=1)
     known = seen[y] & ~others.all(1)
     below, near = below[known].masked_fill(others[known], -torch.inf), near[known, y[known]]
     return (below.logsumexp(1) - near).sum() / len(y)

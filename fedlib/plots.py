@@ -17,6 +17,10 @@ METHOD_LOOKS = ("FedAvg", "FedProto", "FedBN", "I2PFL", "MOON", "FedProx", "Loca
 DOMAIN_LOOKS = (("scans", "caltech", "photo", "mnist"), ("blended", "amazon", "art_painting", "usps"),
                 ("printed", "webcam", "cartoon", "mnist_m"), ("street", "dslr", "sketch", "svhn"), ("syn",))
 DOMAIN_INKS = (3, 2, 1, 4, 5)
+# Further names that share figures, as (ink, marker, dash): data sets, and the other methods of the papers' tables.
+MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "^", "-"), "mini_digits": (6, "s", "-"),
+              "FedDyn": (2, "*", ":"), "FedPLVM": (2, "X", "-."), "FedProc": (6, "s", "-."), "COPA": (6, "o", ":"),
+              "FPL": (7, "D", "-."), "FedGA": (7, "^", ":")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
@@ -27,8 +31,10 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 def look(name: str) -> dict:
     """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn.
 
-    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line.
+    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line; a remark in brackets, "PACS (not
+    run)", changes nothing.
     """
+    name = name.split(" (")[0]
     if ", " in name:
         return look(name.split(", ")[0]) | {"linestyle": "--"}
     name = {"alone": "Local"}.get(name, name)
@@ -37,6 +43,9 @@ def look(name: str) -> dict:
     if name in METHOD_LOOKS:
         i = METHOD_LOOKS.index(name)
         return {"color": OKABE_ITO[i], "marker": MARKERS[i], "linestyle": "-"}
+    if name in MORE_LOOKS:
+        ink, marker, dash = MORE_LOOKS[name]
+        return {"color": OKABE_ITO[ink], "marker": marker, "linestyle": dash}
     for i, names in enumerate(DOMAIN_LOOKS):
         if name in names:
             return {"color": OKABE_ITO[DOMAIN_INKS[i]], "marker": MARKERS[i], "linestyle": "-"}
@@ -128,11 +137,15 @@ def curves(frame, by: str = "method", panel: str | None = None, label: str = "ac
         ax.grid(True)
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.spines[["top", "right"]].set_visible(False)
-    for ax in axes[-1]:
+    for ax in axes.flat[:len(panels)][-columns:]:       # the lowest of each column
         ax.set_xlabel("round")
+        ax.tick_params(labelbottom=True)
+    if "%" in label:        # with few seeds an interval may reach beyond what is possible
+        low, high = axes[0, 0].get_ylim()
+        axes[0, 0].set_ylim(max(low, 0), min(high, 100))
     for ax in axes[:, 0]:
         ax.set_ylabel(label)
-    _legend(figure, axes.flat[0])
+    _legend(figure, *axes.flat[:len(panels)])
     return figure
 
 
@@ -176,8 +189,10 @@ def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"
     ax.set_rgrids(rings, [f"{ring:g}" for ring in rings], angle=np.degrees(np.pi / values.shape[1]), color="#404040",
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}, zorder=5)
     ax.set_xticks(angles, values.columns)
-    ax.tick_params(axis="x", pad=8)
-    ax.set_title(f"{label}, from {low:g} (centre) to {high:g} (rim)", pad=14)
+    ax.tick_params(axis="x", pad=4)
+    for text, angle in zip(ax.get_xticklabels(), angles, strict=True):      # names at the sides stand off the rim
+        text.set_horizontalalignment("center" if abs(np.sin(angle)) < 0.1 else "left" if angle < np.pi else "right")
+    ax.set_title(f"{label},\nfrom {low:g} (centre) to {high:g} (rim)", pad=10)
     _legend(figure, ax)
     return figure
 
@@ -257,12 +272,15 @@ def drift(moves: dict, average):
     return figure
 
 
-def _legend(figure, ax, title=None, columns: int = 4):
+def _legend(figure, *axes, title=None, columns: int = 4):
     """One legend for the figure, below it: beside it there is no room on a phone."""
-    handles, names = ax.get_legend_handles_labels()
-    if len(names) > 1:
-        figure.legend(handles, names, loc="outside lower center", ncols=min(columns, len(names)), title=title,
-                      handlelength=1.2 if columns > 4 else 1.8)
+    handles = {}
+    for ax in axes:
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    if len(handles) > 1:
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(handles)),
+                      title=title, handlelength=1.2 if columns > 4 else 1.8)
 
 
 @styled
@@ -317,4 +335,71 @@ def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
     ax.grid(True)
     ax.spines[["top", "right"]].set_visible(False)
     _legend(figure, ax, columns=3 if marks else 4)
+    return figure
+
+
+@styled
+def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool = False, best: dict | None = None):
+    """Accuracy against a setting: a line for each value of `by`, with interval bars.
+
+    frame: columns `by`, `setting` (the title of the x axis), `mean` and `half` (half-width of the interval, or nan).
+    The x axis is logarithmic; even = True puts the values at even distances instead, as zero or weights near one need.
+    best: of a line, the value that a paper calls the best; a ring stands around it.
+    """
+    import matplotlib.pyplot as plt
+    values, names = sorted(frame[setting].unique()), list(frame[by].unique())
+    place = {x: i if even else x for i, x in enumerate(values)}
+    ring = {"marker": "o", "linestyle": "", "color": "black", "fillstyle": "none"}
+    figure, ax = plt.subplots(figsize=(WIDTH, 3.6))
+    for i, line in enumerate(names):
+        part, ink = frame[frame[by] == line].sort_values(setting), look(line)
+        beside = 0.012 * (i - (len(names) - 1) / 2)         # of the axis, so that bars do not hide each other
+        x = part[setting].map(place)
+        x = x + beside * (len(values) - 1) if even else x * (values[-1] / values[0]) ** beside
+        ax.plot(x, part["mean"], label=line, **ink)
+        ax.errorbar(x, part["mean"], yerr=part["half"], fmt="none", ecolor=ink["color"], capsize=3, elinewidth=1)
+        ringed = part[setting] == (best or {}).get(line)
+        ax.plot(x[ringed], part["mean"][ringed], markersize=13, zorder=4, **ring)
+    if best and frame[by].isin(list(best)).any():
+        ax.plot([], [], markersize=9, label="best in the paper", **ring)
+    if not even:
+        ax.set_xscale("log")
+    ax.set_xticks(list(place.values()), [f"{x:g}" for x in values])
+    ax.minorticks_off()
+    low, high = ax.get_ylim()       # with few seeds an interval may reach beyond what is possible
+    ax.set_ylim(max(low, 0), min(high, 100))
+    ax.set(xlabel=setting, ylabel="accuracy (%)", title=names[0] if len(names) == 1 else "")
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    _legend(figure, ax)
+    return figure
+
+
+@styled
+def differences(frame, row: str = "row", by: str = "dataset", label: str = "difference (points)"):
+    """Differences to a reference, the line at zero: a dot with its interval for each `row`, from top to bottom.
+
+    frame: columns `row`, `by` (dots beside each other, in colours of their own), `mean` and `half` (half-width of the
+    interval, or nan). A full dot says that the interval does not reach zero.
+    """
+    import matplotlib.pyplot as plt
+    rows, groups = list(frame[row].unique()), list(frame[by].unique())
+    apart = 0.7 / len(groups)
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.3 + len(rows) * max(0.34, 0.17 * len(groups))))
+    ax.axvline(0, color="#808080", linewidth=1)
+    for i, group in enumerate(groups):
+        part, ink = frame[frame[by] == group], look(group)
+        place = part[row].map(rows.index) + (i - (len(groups) - 1) / 2) * apart
+        ax.errorbar(part["mean"], place, xerr=part["half"], linestyle="", capsize=3, elinewidth=1, color=ink["color"])
+        full = part["mean"].abs() > part["half"]
+        for kind, face in ((full, ink["color"]), (~full, "white")):
+            ax.plot(part["mean"][kind], place[kind], linestyle="", marker=ink["marker"], color=ink["color"],
+                    markerfacecolor=face, zorder=3)
+        ax.plot([], [], linestyle="", marker=ink["marker"], color=ink["color"], label=group)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set(xlabel=label, title=groups[0] if len(groups) == 1 else "")
+    ax.grid(True, axis="x")
+    ax.spines[["top", "right"]].set_visible(False)
+    _legend(figure, ax)
     return figure

@@ -1,5 +1,6 @@
 """Figures show what they were given, in colours that belong to names."""
 import io
+import itertools
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib import plots
+from fedlib import plots, tables
 
 matplotlib.use("agg")
 DOMAINS = ["scans", "blended", "printed", "street"]
@@ -41,7 +42,7 @@ def luminance(colour) -> float:
 
 @pytest.mark.parametrize("names", [plots.METHOD_LOOKS, DOMAINS, ["caltech", "amazon", "webcam", "dslr"],
                                    ["photo", "art_painting", "cartoon", "sketch"], ["mnist", "usps", "mnist_m"],
-                                   ["alone", "FedAvg", "pooled"]])
+                                   ["alone", "FedAvg", "pooled"], ["Digits", "Office-10", "PACS", "mini_digits"]])
 def test_names_that_share_a_figure_have_looks_of_their_own(names):
     assert len({plots.colour(n) for n in names}) == len(names)
     assert len({plots.look(n)["marker"] for n in names}) == len(names)
@@ -56,6 +57,18 @@ def test_a_look_belongs_to_the_name_alone():
         axes = plots.bars(frame.T).axes[0]
         drawn = {bars.get_label(): rgb(bars.patches[0].get_facecolor()) for bars in axes.containers}
         assert drawn == {name: rgb(plots.colour(name)) for name in NAMES}
+
+
+@pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7"])
+def test_methods_of_a_table_that_share_a_colour_differ_in_dash(ident):
+    for a, b in itertools.combinations([row["name"] for row in tables.load(ident).rows], 2):
+        one, two = plots.look(a), plots.look(b)
+        assert one["color"] != two["color"] or one["linestyle"] != two["linestyle"], (a, b)
+
+
+def test_a_remark_in_brackets_changes_no_look():
+    assert plots.look("mini_digits (not in the paper)") == plots.look("mini_digits")
+    assert plots.look("PACS, tested on all images") == plots.look("PACS") | {"linestyle": "--"}
 
 
 def test_figures_are_solid_white_and_narrow():
@@ -105,6 +118,23 @@ def test_curves_have_a_line_for_each_method_and_a_band_where_there_is_an_interva
     assert [ax.get_ylabel() for ax in figure.axes] == ["accuracy (%)", "", "accuracy (%)", ""]
     low, high = figure.axes[0].collections[0].get_paths()[0].get_extents().get_points()[:, 1]
     assert (low, high) == (9, 33)
+
+
+@pytest.mark.parametrize(("label", "inside"), [("accuracy (%)", True), ("loss", False)])
+def test_percentages_stay_between_0_and_100(label, inside):
+    low, high = plots.curves(history(half=200.0), label=label).axes[0].get_ylim()
+    assert ((low, high) == (0, 100)) == inside and (inside or low < -100)
+
+
+def test_a_line_that_only_a_later_panel_has_is_in_the_legend():
+    frame = history().query("domain != 'scans' or method != 'FedBN'")
+    assert frame.domain.iloc[0] == "scans" and legend(plots.curves(frame, panel="domain")) == NAMES
+
+
+def test_the_lowest_curves_of_each_column_carry_the_rounds():
+    axes = plots.curves(history().query("domain != 'street'"), panel="domain").axes
+    assert [ax.get_xlabel() for ax in axes] == ["", "round", "round", ""]
+    assert [ax.xaxis.get_major_ticks()[0].label1.get_visible() for ax in axes[:3]] == [False, True, True]
 
 
 def test_curves_without_intervals_have_no_band():
@@ -205,3 +235,50 @@ def test_plane_colours_by_class_and_joins_what_was_mixed():
     assert rgb(star.get_color()) == inks[0] and star.get_marker() == "*"
     low, high = np.array([ax.get_xlim(), ax.get_ylim()]).T
     assert (low < spots).all() and (spots < high).all(), "a point lies outside"
+
+
+def grown():
+    return pd.DataFrame([(d, x, 50 + 10 * i + k, 2.0) for i, d in enumerate(("Digits", "PACS"))
+                         for k, x in enumerate((0.02, 0.5, 0.07))], columns=["dataset", "tau", "mean", "half"])
+
+
+@pytest.mark.parametrize(("even", "places"), [(False, [0.02, 0.07, 0.5]), (True, [0, 1, 2])])
+def test_sensitivity_has_a_line_for_each_dataset_and_rings_the_papers_choice(even, places):
+    figure = plots.sensitivity(grown(), setting="tau", even=even, best={"PACS": 0.07, "Digits": 0.3})
+    ax = figure.axes[0]
+    lines = {line.get_label(): line for line in ax.lines}
+    assert legend(figure) == ["Digits", "PACS", "best in the paper"]
+    assert lines["PACS"].get_ydata().tolist() == [60, 62, 61]
+    assert lines["PACS"].get_xdata() == pytest.approx(places, rel=0.03, abs=0.02)
+    assert rgb(lines["PACS"].get_color()) == rgb(plots.colour("PACS"))
+    assert ax.containers[1].lines[2][0].get_segments()[0][:, 1].tolist() == [58, 62]
+    rings = [line.get_xydata().tolist() for line in ax.lines if line.get_markersize() == 13]
+    assert rings[0] == [] and rings[1] == [lines["PACS"].get_xydata()[1].tolist()]   # Digits was not run at 0.3
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.02", "0.07", "0.5"]
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("linear" if even else "log", "tau")
+
+
+def test_sensitivity_of_one_seed_has_no_bars():
+    ax = plots.sensitivity(grown().assign(half=np.nan), setting="tau").axes[0]
+    assert not any(np.isfinite(bar).all() for bar in ax.containers[0].lines[2][0].get_segments() if len(bar))
+    assert ax.get_legend_handles_labels()[1] == ["Digits", "PACS"] and not ax.get_title()
+
+
+def test_one_dataset_alone_is_named_in_the_title():
+    only = grown().query("dataset == 'PACS'")
+    assert plots.sensitivity(only, setting="tau").axes[0].get_title() == "PACS"
+    assert plots.differences(only.assign(row="a")).axes[0].get_title() == "PACS"
+
+
+def test_differences_fill_the_dots_whose_interval_does_not_reach_zero():
+    frame = pd.DataFrame([("a", "Digits", 3.0, 1.0), ("a", "PACS", -3.0, 4.0), ("b", "Digits", -2.0, 1.0),
+                          ("b", "PACS", 1.0, np.nan)], columns=["row", "dataset", "mean", "half"])
+    figure = plots.differences(frame)
+    ax = figure.axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b"] and ax.get_ylim() == (1.5, -0.5)
+    assert legend(figure) == ["Digits", "PACS"] and ax.lines[0].get_xdata() == [0, 0]
+    dots = [line for line in ax.lines if line.get_marker() in "o^" and len(line.get_xdata())]
+    filled = {(x, y): rgb(line.get_markerfacecolor()) != (1, 1, 1)
+              for line in dots for x, y in line.get_xydata().round(3).tolist()}
+    assert filled == {(3, -0.175): True, (-2, 0.825): True, (-3, 0.175): False, (1, 1.175): False}
+    assert ax.containers[0].lines[2][0].get_segments()[0][:, 0].tolist() == [2, 4]

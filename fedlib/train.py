@@ -133,7 +133,8 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
     return path
 
 
-def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline, after) -> list[dict]:
+def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline,
+         after=lambda server, workers, rounds: None) -> list[dict]:
     """The rounds; returns what each measured."""
     server = make(run.method, run.settings, run.protocol)
     server.seed = run.seed

@@ -54,7 +54,7 @@ def test_methods_as_json(fedlib):
     listed = {m["name"]: m for m in strict_json(out)}
     assert code == 0 and err == "" and list(listed) == list(METHODS)
     assert all({"name", "kind", "settings", "limit"} <= set(m) and m["limit"] for m in listed.values())
-    assert (listed["FedProx"]["kind"], listed["FedProx"]["settings"]) == ("drift", {"mu": 0.01})
+    assert (listed["FedProx"]["kind"], listed["FedProx"]["settings"]) == ("drift", {"mu": 0.01, "hidden": 1.0})
     assert listed["FedProx"]["limit"] == "mu=0.0 equals FedAvg"
     assert listed["FedBN"]["limit"] == "as it is equals FedAvg on cnn4"
 
@@ -170,7 +170,7 @@ BAD = {
     "domain": ("train FedAvg --data tiny_digits --set domains=scan --out {out}", "did you mean 'scans'?"),
     "clients": ("train FedAvg --data tiny_digits --set clients=2,1 --out {out}", "2 numbers for 4 domains"),
     "setting": ("train FedProx --set mo=1 --out {out}", "no setting 'mo' of FedProx, the protocol, the net or the "
-                                                        "data; did you mean 'mu'? (there are: weights, mu, rounds, "),
+                                                        "data; did you mean 'mu'? (there are: weights, mu, hidden, "),
     "no value": ("train FedProx --set mu --out {out}", "--set takes NAME=VALUE, not 'mu'"),
     "number": ("train FedProx --set mu=many --out {out}", "mu = 'many' is not a number"),
     "infinite": ("train FedProx --set mu=nan --out {out}", "mu = 'nan' is not a number"),

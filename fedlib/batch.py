@@ -130,16 +130,25 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
     return train.train(planned.run, results, *options)
 
 
-def differences(fresh: Path, committed: Path) -> list[tuple[str, float]]:
-    """For each fresh record: its path below the folder, and the largest difference of an accuracy (points) from the
-    committed record of the same run over all rounds; nan when there is none."""
+def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
+    """For each fresh record: its path below the folder, whether the committed record of the same run has every accuracy
+    equal, and how far the two are apart in what a table shows, the mean over domains and the last five rounds (points;
+    nan when there is no other).
+
+    On another kind of processor sums are rounded differently, and a run takes another path to a like end.
+    """
     lines = []
     for path in sorted(Path(fresh).glob("*/*.json")):
-        other = Path(committed) / path.relative_to(fresh)
-        gap = float("nan")
+        other, same, gap = Path(committed) / path.relative_to(fresh), False, float("nan")
         if other.exists():
-            a, b = records.read(path)["rounds"], records.read(other)["rounds"]
-            gap = max(abs(x["acc"][d] - y["acc"][d]) for x, y in zip(a, b) for d in x["acc"])
+            a, b = ([r["acc"] for r in records.read(p)["rounds"]] for p in (path, other))
+            same, gap = a == b, abs(shown(a) - shown(b))
             gap = gap if len(a) == len(b) else float("inf")     # early stopping took another turn
-        lines.append((str(path.relative_to(fresh)), gap))
+        lines.append((str(path.relative_to(fresh)), same, gap))
     return lines
+
+
+def shown(rounds: list[dict]) -> float:
+    """The mean over domains and the last five rounds."""
+    means = [sum(acc.values()) / len(acc) for acc in rounds[-5:]]
+    return sum(means) / len(means)

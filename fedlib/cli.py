@@ -378,18 +378,19 @@ def show(table, profile, rule, results, as_json):
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @RESULTS
-@click.option("--tolerance", default=10.0, show_default=True, help="Largest difference of an accuracy, in points.")
+@click.option("--tolerance", default=10.0, show_default=True,
+              help="Largest difference in the mean over domains and the last five rounds, in points.")
 def check(folder, results, tolerance):
     """Compare fresh records in FOLDER with the committed ones of the same runs."""
     from fedlib import batch
     lines = batch.differences(folder, records.folder(results))
     if not lines:
         raise UserError(f"no records in {folder}")
-    known = [gap for _, gap in lines if gap == gap]
-    equal, most = sum(gap == 0 for gap in known), max(known, default=0)
+    known = [gap for _, _, gap in lines if gap == gap]
+    equal, most = sum(same for _, same, _ in lines), max(known, default=0)
     click.echo(f"{len(lines)} fresh records: {equal} equal to the committed ones in every accuracy, "
                f"{len(known) - equal} differ by at most {most:.2f} points, {len(lines) - len(known)} are new")
-    for name, gap in lines:
+    for name, _, gap in lines:
         if gap > tolerance:
             click.echo(f"  {name} differs by {gap:.2f} points", err=True)
     return int(most > tolerance)

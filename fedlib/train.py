@@ -314,6 +314,6 @@ def _commit() -> str:
 def _cpu() -> str:
     try:
         names = [x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")]
-        return f"{names[0]}, {os.cpu_count()} cores"
+        return f"{names[0]}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
     except (OSError, IndexError):
         return f"{platform.machine()}, {os.cpu_count()} cores"

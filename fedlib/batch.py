@@ -135,15 +135,19 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
     equal, and how far the two are apart in what a table shows, the mean over domains and the last five rounds (points;
     nan when there is no other).
 
-    On another kind of processor sums are rounded differently, and a run takes another path to a like end.
+    On another kind of processor sums are rounded differently, and a run takes another path to a like end. Where both
+    records name the same one and the same torch, anything but equality is an infinite distance.
     """
     lines = []
     for path in sorted(Path(fresh).glob("*/*.json")):
         other, same, gap = Path(committed) / path.relative_to(fresh), False, float("nan")
         if other.exists():
-            a, b = ([r["acc"] for r in records.read(p)["rounds"]] for p in (path, other))
-            same, gap = a == b, abs(shown(a) - shown(b))
-            gap = gap if len(a) == len(b) else float("inf")     # early stopping took another turn
+            both = [records.read(p) for p in (path, other)]
+            a, b = ([r["acc"] for r in record["rounds"]] for record in both)
+            one, two = ([record["made"].get(k) for k in ("hardware", "torch", "threads")] for record in both)
+            same, alike = a == b, one == two and None not in one
+            # another number of rounds: early stopping took another turn
+            gap = float("inf") if len(a) != len(b) or alike and not same else abs(shown(a) - shown(b))
         lines.append((str(path.relative_to(fresh)), same, gap))
     return lines
 

@@ -313,7 +313,9 @@ def _commit() -> str:
 
 def _cpu() -> str:
     try:
-        names = [x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")]
-        return f"{names[0]}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
-    except (OSError, IndexError):
+        lines = (x.split(":", 1) for x in open("/proc/cpuinfo") if ":" in x)
+        said = {k.strip(): v.strip() for k, v in lines}
+        kind = f"{said['model name']} (family {said['cpu family']}, model {said['model']})"
+        return f"{kind}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
+    except (OSError, KeyError):
         return f"{platform.machine()}, {os.cpu_count()} cores"

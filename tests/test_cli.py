@@ -153,6 +153,11 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
         records.write(committed, record | {"rounds": [{"acc": {"scans": 50.0, "street": street}}]})
         found, out, err = fedlib(*args)
         assert found == code and words in out and (small.digest in err) == bool(code)
+    made = {"hardware": "a processor", "torch": "2.15.0", "threads": 1}
+    for other, code in [(made, 1), (made | {"hardware": "another"}, 0), ({}, 0)]:       # alike: it must be equal
+        records.write(fresh, record | {"made": made})
+        records.write(committed, record | {"made": other, "rounds": [{"acc": {"scans": 50.0, "street": 20.1}}]})
+        assert fedlib(*args)[0] == code
     records.write(committed, record | {"rounds": record["rounds"] * 2})     # stopped early elsewhere
     assert fedlib(*args)[0] == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedlib import features, records, train
+from fedlib import features, leakage, records, train
 from fedlib.errors import UserError, pick
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
@@ -124,10 +124,13 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
     """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent."""
     torch.set_num_threads(1)        # the same record alone and among others
     deadline = None if budget is None else time.monotonic() + budget
-    options = device, lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %"), deadline
+    how = {"device": device, "deadline": deadline,
+           "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %")}
     if planned.features:
-        return features.collect(planned.run, planned.features, results, *options)
-    return train.train(planned.run, results, *options)
+        return features.collect(planned.run, planned.features, results, **how)
+    if planned.leaks:
+        return leakage.collect(planned.run, results, **how)
+    return train.train(planned.run, results, **how)
 
 
 def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:

@@ -1,6 +1,5 @@
 """Features of a federated net on test images, kept beside its record: what the t-SNE figures draw."""
 import json
-import shutil
 from pathlib import Path
 
 import torch
@@ -10,7 +9,7 @@ from fedlib import records
 from fedlib.data import as_input
 from fedlib.errors import UserError
 from fedlib.seeds import generator
-from fedlib.train import train
+from fedlib.train import beside
 
 IMAGES = 150        # at most, of each domain
 
@@ -20,27 +19,16 @@ def path(run: records.Run, results: Path) -> Path:
     return run.path(results).with_suffix(".features")
 
 
-def collect(run: records.Run, domains, results: Path, device="cpu", say=lambda event: None, deadline=None) -> Path:
+def collect(run: records.Run, domains, results: Path, **how) -> Path:
     """Train the run and store the features of its last global net on test images of the domains; returns their path.
 
-    A record does not hold the net, so a run that has one is trained once more, aside; without one this training's is
-    kept. A run that was interrupted continues. Raises what `train` raises.
+    `how` and what it raises: as `train.beside`.
     """
-    here, aside = path(run, results), Path(results) / ".features"
-    if here.exists():
-        return here
-    run.path(aside).unlink(missing_ok=True)     # left by a process that was killed between the two files
-
-    def store(server, workers, rounds):
-        tensors = features_of(server, workers, domains, run.seed)
+    def content(server, workers, rounds):
         about = {"digest": run.digest, "round": rounds[-1]["round"], "acc": rounds[-1]["acc"]}
-        records.write_bytes(here, save(tensors, {"about": json.dumps(about)}))
+        return save(features_of(server, workers, domains, run.seed), {"about": json.dumps(about)})
 
-    record = train(run, aside, device, say, deadline, after=store)
-    if not run.path(results).exists():
-        shutil.copyfile(record, run.path(results))
-    record.unlink()
-    return here
+    return beside(run, results, path(run, results), content, **how)
 
 
 @torch.inference_mode()

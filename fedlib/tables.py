@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedlib import features, records
+from fedlib import features, leakage, records
 from fedlib.errors import UserError, pick
 from fedlib.methods import METHODS
 
@@ -26,7 +26,8 @@ SELECT = {"last": lambda rounds: rounds[-1:],
 class Planned(NamedTuple):
     """One run of a table: the row and block it belongs to.
 
-    unseen: the domain that a leave-one-out run leaves out; features: domains whose features are wanted as well.
+    unseen: the domain that a leave-one-out run leaves out. What is wanted beside the record: features, of these
+    domains; leaks, what the messages say about the images.
     """
     row: str
     block: str
@@ -34,10 +35,12 @@ class Planned(NamedTuple):
     run: records.Run
     unseen: str = ""
     features: tuple = ()
+    leaks: bool = False
 
     def done(self, results: Path) -> bool:
         """Is everything there?"""
-        return self.run.path(results).exists() and (not self.features or features.path(self.run, results).exists())
+        return (self.run.path(results).exists() and (not self.features or features.path(self.run, results).exists())
+                and (not self.leaks or leakage.path(self.run, results).exists()))
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Table:
 
     data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
     without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
-    block, the domains whose features a figure draws.
+    block, the domains whose features a figure draws. leaks: what messages say about images is measured.
     """
     id: str
     title: str
@@ -60,24 +63,26 @@ class Table:
     leave_one_out: bool
     methods: dict
     shows: dict
+    leaks: bool
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows whose method does not exist yet have none."""
         pick("profile", profile, PROFILES)
         return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
-                        tuple(self.shows.get(self.printed_as(name), ())))
+                        tuple(self.shows.get(self.printed_as(name), ())), self.leaks)
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
                 for row in self.rows if row.get("method", row["name"]) in METHODS
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> records.Run:
-        """One run: the method's settings, those for this block on top, and on top the row's in the same way."""
-        how, method = self.blocks[block][profile], row.get("method", row["name"])
+        """One run: the method's settings, those at this block, at this profile; then the row's alike."""
+        how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values = {}
         for given in (self.methods.get(method, {}), row):
-            values |= given.get("settings", {}) | given.get("at", {}).get(self.printed_as(block), {})
-        data = how["data"] | self.data.get(self.printed_as(block), {}) | ({"unseen": [unseen]} if unseen else {})
+            for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in (printed, profile))):
+                values |= some
+        data = how["data"] | self.data.get(printed, {}) | ({"unseen": [unseen]} if unseen else {})
         return records.plan(method, values, data, how["net"], how["protocol"] | row.get("protocol", {}), seed)
 
     def printed_as(self, block: str) -> str:
@@ -107,7 +112,7 @@ def load(ident: str) -> Table:
     return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
-                 table.get("shows", {}))
+                 table.get("shows", {}), table.get("leaks", False))
 
 
 # records -> cells

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 from contextlib import contextmanager
@@ -131,6 +132,24 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
     return path
+
+
+def beside(run: records.Run, results: Path, here: Path, content, device="cpu", say=lambda event: None,
+           deadline=None) -> Path:
+    """Train the run and write the bytes `content(server, workers, rounds)` to `here`, beside its record; returns it.
+
+    A record does not hold the net, so a run that has one is trained once more, aside; without one this training's is
+    kept. A run that was interrupted continues. Raises what `train` raises.
+    """
+    aside = Path(results) / here.suffix
+    if here.exists():
+        return here
+    run.path(aside).unlink(missing_ok=True)     # left by a process that was killed between the two files
+    record = train(run, aside, device, say, deadline, after=lambda *end: records.write_bytes(here, content(*end)))
+    if not run.path(results).exists():
+        shutil.copyfile(record, run.path(results))
+    record.unlink()
+    return here
 
 
 def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline,

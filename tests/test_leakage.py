@@ -5,8 +5,9 @@ import pytest
 import torch
 from conftest import small_run
 
-from fedlib import leakage, train
+from fedlib import batch, leakage, records, tables, train
 from fedlib.data import as_input
+from fedlib.errors import UserError
 from fedlib.methods.base import outputs
 
 
@@ -55,3 +56,28 @@ def test_what_is_measured_is_each_image_beside_what_its_client_would_send(tmp_pa
     raw = outputs(first.net.body, first.train, run.protocol)
     hidden = (z[:n] == 0).all(0)
     assert torch.equal(z[:n][:, ~hidden], raw[:, ~hidden]) and hidden.sum() >= raw.shape[1] - int(0.9 * raw.shape[1])
+
+
+def test_it_lies_beside_a_record_that_stays_as_it_was(tmp_path, monkeypatch):
+    run = small_run("FedPall")
+    train.train(run, tmp_path / "plain")
+    monkeypatch.setattr(leakage, "information", lambda x, z, seed: float(len(x) == len(z)) + seed)
+    with pytest.raises(UserError, match="privacy table"):
+        leakage.read(run, tmp_path)
+    leakage.collect(run, tmp_path)
+    found = leakage.read(run, tmp_path)
+    images = sum(c["train"] for c in records.read(run.path(tmp_path))["made"]["data"]["clients"])
+    assert found == {"digest": run.digest, "round": 2, "pairs": images - images // 2, "nats": 1.0 + run.seed}
+    plain, beside = (records.read(run.path(f))["rounds"] for f in (tmp_path / "plain", tmp_path))
+    assert [r["acc"] for r in plain] == [r["acc"] for r in beside]
+
+
+def test_a_run_of_the_privacy_table_is_done_when_it_was_measured(tmp_path, monkeypatch):
+    planned = next(p for p in tables.load("fedpall/privacy").runs("mini", [0]) if p.row == "none")
+    assert planned.leaks and not any(p.leaks for p in tables.load("fedpall/table1").runs("mini"))
+    small = planned._replace(run=small_run("FedPall", {"noise": "none"}))
+    monkeypatch.setattr(leakage, "information", lambda x, z, seed: 0.5)
+    train.train(small.run, tmp_path)
+    assert not small.done(tmp_path)
+    batch.one(small, tmp_path, say=lambda line: None)
+    assert small.done(tmp_path) and leakage.read(small.run, tmp_path)["nats"] == 0.5

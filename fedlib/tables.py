@@ -107,7 +107,7 @@ def load(ident: str) -> Table:
     paper, name = ident.split("/")
     content = papers()[paper]
     table = content["tables"][name]
-    printed = pd.read_csv(PAPERS / f"{paper}.csv").query("metric != 'std'")
+    printed = pd.read_csv(PAPERS / f"{paper}.csv").query("metric == 'accuracy'")
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,

@@ -20,7 +20,10 @@ DOMAIN_INKS = (3, 2, 1, 4, 5)
 # Further names that share figures, as (ink, marker, dash): data sets, and the other methods of the papers' tables.
 MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "^", "-"), "mini_digits": (6, "s", "-"),
               "FedDyn": (2, "*", ":"), "FedPLVM": (2, "X", "-."), "FedProc": (6, "s", "-."), "COPA": (6, "o", ":"),
-              "FPL": (7, "D", "-."), "FedGA": (7, "^", ":")}
+              "FPL": (7, "D", "-."), "FedGA": (7, "^", ":"), "FedPall": (3, "D", "-"), "ADCOL": (7, "P", "-"),
+              "FedRep": (1, "*", "-."), "PerFedAvg": (6, "s", "-."), "RUCR": (5, "o", ":"), "FedHEAL": (0, "^", ":"),
+              "CE": (6, "s", "-"), "CE + InfoNCE": (1, "^", "-"), "CE + KL": (5, "v", "-"),
+              "CE + InfoNCE + KL": (3, "D", "-"), "without": (5, "s", "-"), "with": (3, "D", "-")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
@@ -37,7 +40,7 @@ def look(name: str) -> dict:
     name = name.split(" (")[0]
     if ", " in name:
         return look(name.split(", ")[0]) | {"linestyle": "--"}
-    name = {"alone": "Local"}.get(name, name)
+    name = {"alone": "Local", "SingleSet": "Local"}.get(name, name)
     if name == "pooled":
         return {"color": "black", "marker": "P", "linestyle": "--"}
     if name in METHOD_LOOKS:
@@ -198,18 +201,33 @@ def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"
 
 
 @styled
-def tsne(features, labels, domains, classes=None, seed: int = 0):
+def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool = False):
     """Features `(N, D)` on a plane by t-SNE, twice: coloured by domain and by class.
 
     labels: N class indices; domains: N domain names; classes: class names. Near points were near in `D` dimensions;
-    distances between far groups and the sizes of groups mean nothing.
+    distances between far groups and the sizes of groups mean nothing. together = True draws them once, larger: the
+    colour is the class, whose name is printed amid its points, and the marker the domain.
     """
     import matplotlib.pyplot as plt
     import numpy as np
+    from matplotlib.patheffects import withStroke
     from sklearn.manifold import TSNE
     features, labels, domains = np.asarray(features), np.asarray(labels), np.asarray(domains)
     places = TSNE(perplexity=min(30, (len(features) - 1) / 3), init="pca", random_state=seed).fit_transform(features)
     names, inks = classes or [str(k) for k in range(labels.max() + 1)], class_colours(labels.max() + 1)
+    if together:
+        figure, ax = plt.subplots(figsize=(WIDTH, 4.9))
+        for domain in dict.fromkeys(domains.tolist()):
+            here, marker = domains == domain, look(domain)["marker"]
+            ax.scatter(*places[here].T, s=26, c=np.array(inks)[labels[here]], marker=marker, edgecolors="white",
+                       linewidths=0.4)
+            ax.plot([], [], linestyle="", marker=marker, color="#4d4d4d", label=domain)
+        for k in np.unique(labels):
+            ax.text(*np.median(places[labels == k], axis=0), names[k], color=inks[k], size=15, weight="bold",
+                    ha="center", va="center", path_effects=[withStroke(linewidth=3, foreground="white")])
+        ax.set(xticks=[], yticks=[])
+        _legend(figure, ax)
+        return figure
     figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.9))
     for domain in dict.fromkeys(domains.tolist()):
         here, ink = domains == domain, look(domain)

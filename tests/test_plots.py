@@ -42,7 +42,9 @@ def luminance(colour) -> float:
 
 @pytest.mark.parametrize("names", [plots.METHOD_LOOKS, DOMAINS, ["caltech", "amazon", "webcam", "dslr"],
                                    ["photo", "art_painting", "cartoon", "sketch"], ["mnist", "usps", "mnist_m"],
-                                   ["alone", "FedAvg", "pooled"], ["Digits", "Office-10", "PACS", "mini_digits"]])
+                                   ["alone", "FedAvg", "pooled"], ["SingleSet", "FedAvg", "FedBN", "ADCOL", "FedPall"],
+                                   ["CE", "CE + InfoNCE", "CE + KL", "CE + InfoNCE + KL"],
+                                   ["Digits", "Office-10", "PACS", "mini_digits"]])
 def test_names_that_share_a_figure_have_looks_of_their_own(names):
     assert len({plots.colour(n) for n in names}) == len(names)
     assert len({plots.look(n)["marker"] for n in names}) == len(names)
@@ -59,7 +61,8 @@ def test_a_look_belongs_to_the_name_alone():
         assert drawn == {name: rgb(plots.colour(name)) for name in NAMES}
 
 
-@pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7"])
+@pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7", "fedpall/table1", "fedpall/figure3",
+                                   "fedpall/figure6"])
 def test_methods_of_a_table_that_share_a_colour_differ_in_dash(ident):
     for a, b in itertools.combinations([row["name"] for row in tables.load(ident).rows], 2):
         one, two = plots.look(a), plots.look(b)
@@ -177,6 +180,21 @@ def test_tsne_is_the_same_each_time_and_colours_by_domain_and_by_class():
     middles = [c.get_offsets().mean(0) for c in by_class.collections]
     spread = max(np.asarray(c.get_offsets()).std() for c in by_class.collections)
     assert min(np.linalg.norm(middles[i] - middles[j]) for i, j in ((0, 1), (0, 2), (1, 2))) > spread
+
+
+def test_tsne_drawn_once_has_the_class_as_colour_and_the_domain_as_marker():
+    gen = torch.Generator().manual_seed(0)
+    labels, domains = torch.arange(60) % 3, np.repeat(["scans", "street"], 30)
+    features = torch.randn(60, 8, generator=gen) + 20 * labels[:, None]
+    figure = plots.tsne(features, labels, domains, ["a", "b", "c"], together=True)
+    (ax,), inks = figure.axes, plots.class_colours(3)
+    assert legend(figure) == ["scans", "street"] and [text.get_text() for text in ax.texts] == ["a", "b", "c"]
+    assert [[rgb(c) for c in part.get_facecolor()] for part in ax.collections] == [inks * 10, inks * 10]
+    scans, street = (part.get_paths()[0].vertices for part in ax.collections)
+    assert scans.shape != street.shape or not np.allclose(scans, street)
+    for k, text in enumerate(ax.texts):
+        own = np.concatenate([np.asarray(part.get_offsets())[k::3] for part in ax.collections])
+        assert text.get_position() == pytest.approx(np.median(own, axis=0))
 
 
 def test_holdings_stack_to_what_each_client_holds():

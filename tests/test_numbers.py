@@ -52,9 +52,11 @@ def test_sq_dist_and_its_gradient():
 
 
 @pytest.mark.parametrize("arch, layers, missed", [("resnet18", 20, 3), ("resnet50", 53, 4)])
-def test_norm_layers_are_found_by_type_and_by_name_some_are_missed(arch, layers, missed):
-    net = build(Arch(arch, 4), 10, (3, 32, 32), 0)
+@pytest.mark.parametrize("head", ["linear", "hidden"])
+def test_norm_layers_are_found_by_type_and_by_name_some_are_missed(arch, layers, missed, head):
+    net = build(Arch(arch, 4, head), 10, (3, 32, 32), 0)
     by_type = params.names(net, params.NORM)
+    layers += 2 * (head == "hidden")
     assert len(by_type) == 5 * layers       # weight, bias, running mean and variance, step counter
     by_name = make("FedBN", {"norms": "name"}).private(net)
     assert make("FedBN").private(net) == by_type and by_name < by_type

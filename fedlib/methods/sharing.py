@@ -31,14 +31,15 @@ class FedBN(FedAvg):
     """FedAvg of everything but the normalisation layers, which stay (Li et al., ICLR 2021, arXiv:2102.07623).
 
     norms = "name" is as released: entries with "bn" in their name stay. That misses 3 of the 20 batch-norm layers of a
-    ResNet-18 (`downsample.1`), which are then shared. The paper weights clients equally: weights = "equal".
+    ResNet-18 (`downsample.1`), which are then shared; those of a hidden head have such names in FedPall's code. The
+    paper weights clients equally: weights = "equal".
     """
     norms: Literal["type", "name"] = "type"
     limit = {}, "FedAvg", "cnn4"         # on a net without normalisation layers
     personal = True
 
     def private(self, net):
-        return names(net, NORM) if self.norms == "type" else {k for k in net.state_dict() if "bn" in k}
+        return {k for k in names(net, NORM) if self.norms == "type" or "bn" in k or k.startswith("head.")}
 
 
 @method

@@ -206,7 +206,8 @@ def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool 
 
     labels: N class indices; domains: N domain names; classes: class names. Near points were near in `D` dimensions;
     distances between far groups and the sizes of groups mean nothing. together = True draws them once, larger: the
-    colour is the class, whose name is printed amid its points, and the marker the domain.
+    colour is the class and the marker the domain; on one point of each domain and class, amid the others, stands the
+    name of the class.
     """
     import matplotlib.pyplot as plt
     import numpy as np
@@ -222,9 +223,11 @@ def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool 
             ax.scatter(*places[here].T, s=26, c=np.array(inks)[labels[here]], marker=marker, edgecolors="white",
                        linewidths=0.4)
             ax.plot([], [], linestyle="", marker=marker, color="#4d4d4d", label=domain)
-        for k in np.unique(labels):
-            ax.text(*np.median(places[labels == k], axis=0), names[k], color=inks[k], size=15, weight="bold",
-                    ha="center", va="center", path_effects=[withStroke(linewidth=3, foreground="white")])
+            for k in np.unique(labels[here]):       # a class may lie in as many places as there are domains
+                group = places[here & (labels == k)]
+                amid = group[np.square(group - np.median(group, axis=0)).sum(axis=1).argmin()]
+                ax.text(*amid, names[k], color=inks[k], size=12, weight="bold", ha="center", va="center",
+                        path_effects=[withStroke(linewidth=2.5, foreground="white")])
         ax.set(xticks=[], yticks=[])
         _legend(figure, ax)
         return figure

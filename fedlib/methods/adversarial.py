@@ -105,9 +105,9 @@ class FedPall(ADCOL):
     Clients begin a round with C's layers in their head; their batch-norm stays. Nothing of the body ever travels.
 
     The defaults are what the published code does; preset = "paper" is what the equations print: the other KL; a
-    denominator without the positive, so that the loss can fall below 0; class means as they are; a mask and an alpha
-    of each sample. One trip a round: G mixes features in the round after it was made (released code exchanges prototypes
-    first), and in the first round there is no A, no G and nothing to mix with.
+    denominator without the positive; class means as they are; a mask and an alpha of each sample. One trip a round: G
+    mixes features in the round after it was made (released code exchanges prototypes first), and in the first round
+    there is no A, no G and nothing to mix with.
     Zhang et al., ICCV 2025 (no preprint), DistriAI/FedPall.
     """
     delta: float = 0.1                   # 0.7 on Digits (the paper: 0.3, and 0.7 for mu) and 0.1 else
@@ -205,7 +205,7 @@ def attraction(z, y, protos, seen, tau: float, form: str):
     """-log( e^{cos(z, G^y) / tau} / sum_c e^{<z / |z|, G^c> / tau} ), mean over the batch; 0 before there is any G.
 
     z `(B, D)`, protos G `(C, D)`, seen `(C,)`. form = "paper": cosines below as well, and c runs over the other
-    classes, so that it can fall below 0, to log(C - 1) - 2 / tau. Samples of a class without G add nothing.
+    classes, so that 0 is no floor, but log(C - 1) - 2 / tau is. Samples of a class without G add nothing.
     """
     near, others = cosines(z, protos) / tau, ~seen.expand(len(z), -1)
     if form == "paper":

@@ -15,13 +15,14 @@ def results_table() -> str:
     """
     lines = ["| paper | table, dataset | method | printed | ours (95 % interval, n seeds) | profile |",
              "|---|---|---|---|---|---|"]
+    papers = tables.papers()
     for ident in sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values()):
         table = tables.load(ident)
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
             cells = tables.compare(table, profile, records.folder(ROOT / "results"))
             for line in cells[(cells.setting == "avg") & (cells.n > 0)].itertuples():
                 paper, number = ident.split("/")
-                lines.append(f"| {paper.upper()} | {number}, {table.blocks[line.block]['title']} | {line.row} "
+                lines.append(f"| {papers[paper]['paper'].get('name', paper)} | {number}, {table.blocks[line.block]['title']} | {line.row} "
                              f"| {tables.cell(line)} ({line.n}) | {profile} |")
     return "\n".join(lines) + "\n"
 

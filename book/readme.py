@@ -22,8 +22,8 @@ def results_table() -> str:
             cells = tables.compare(table, profile, records.folder(ROOT / "results"))
             for line in cells[(cells.setting == "avg") & (cells.n > 0)].itertuples():
                 paper, number = ident.split("/")
-                lines.append(f"| {papers[paper]['paper'].get('name', paper)} | {number}, {table.blocks[line.block]['title']} | {line.row} "
-                             f"| {tables.cell(line)} ({line.n}) | {profile} |")
+                name, title = papers[paper]["paper"].get("name", paper), table.blocks[line.block]["title"]
+                lines.append(f"| {name} | {number}, {title} | {line.row} | {tables.cell(line)} ({line.n}) | {profile} |")
     return "\n".join(lines) + "\n"
 
 

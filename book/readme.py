@@ -23,7 +23,8 @@ def results_table() -> str:
             for line in cells[(cells.setting == "avg") & (cells.n > 0)].itertuples():
                 paper, number = ident.split("/")
                 name, title = papers[paper]["paper"].get("name", paper), table.blocks[line.block]["title"]
-                lines.append(f"| {name} | {number}, {title} | {line.row} | {tables.cell(line)} ({line.n}) | {profile} |")
+                lines.append(f"| {name} | {number}, {title} | {line.row} "
+                             f"| {tables.cell(line)} ({line.n}) | {profile} |")
     return "\n".join(lines) + "\n"
 
 

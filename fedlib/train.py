@@ -233,7 +233,9 @@ def measure(server, workers, federation: Federation, said: list) -> dict:
 
 
 def _mean(values: dict) -> float:
-    return round(sum(values.values()) / len(values), 6)
+    """Over the domains with a finite value: batch-norm may overflow in one of them and recover in the next round."""
+    values = [v for v in values.values() if _finite(v)] or [float("nan")]
+    return round(sum(values) / len(values), 6)
 
 
 def _by_domain(scores) -> dict:

@@ -194,6 +194,17 @@ def test_divergence_in_a_later_round_leaves_no_checkpoint(tmp_path, monkeypatch)
     assert names(tmp_path / "tiny_digits") == []
 
 
+def test_a_test_loss_that_overflows_in_one_domain_does_not_end_a_run(tmp_path, monkeypatch):
+    score, bad = train.Worker.score, float("nan")
+    monkeypatch.setattr(train.Worker, "score", lambda self, split, **how: score(self, split, **how) | (
+        {"loss": bad} if self.client.domain == "scans" else {}))
+    rows = records.read(train.train(small_run(net="linear"), tmp_path))["rounds"]
+    assert all(r["loss"] == r["loss"] for r in rows)
+    monkeypatch.setattr(train.Worker, "score", lambda self, split, **how: score(self, split, **how) | {"loss": bad})
+    with pytest.raises(UserError, match="diverged in round 1"):
+        train.train(small_run(net="linear", seed=1), tmp_path)
+
+
 # many runs
 
 PAPER = """

@@ -33,6 +33,7 @@ KINDS = {"images": ("uint8",), "tokens": ("int32",), "features": ("float16", "fl
 UNITS = {"images": "px", "tokens": "tokens", "features": "features"}
 DATASETS = {
     "mini_digits": "fedlib.mini_digits",
+    "mini_reviews": "fedlib.mini_reviews",
     "digits": "data_scripts.digits",
     "rendered_digits": "data_scripts.rendered_digits",
     "office_caltech": "data_scripts.office_caltech",
@@ -54,7 +55,7 @@ DATASETS = {
     "ag_news": "data_scripts.ag_news",
     "amazon_reviews": "data_scripts.amazon_reviews",
 }
-BUILT_IN = ("mini_digits", "rendered_digits")  # need no raw files
+BUILT_IN = ("mini_digits", "mini_reviews", "rendered_digits")  # need no raw files
 
 
 class Prepared(NamedTuple):

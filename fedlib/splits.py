@@ -187,7 +187,7 @@ def feddtr_digits(copies: int = 1):
 
 
 _FEDDTR = ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "ag_news", "amazon_reviews", "cub200",
-           "ham10000", "mini_digits")
+           "ham10000", "mini_digits", "mini_reviews")
 RULES = {
     "published": Rule(
         "the parts of the prepared set: its publisher's lists or folders", "the data set", published),

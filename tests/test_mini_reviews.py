@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedlib import mini_reviews, prepare, records
+from fedlib import mini_reviews, partitions, prepare, records
 from fedlib.errors import UserError
 from fedlib.train import train
 
@@ -140,6 +140,12 @@ def test_it_is_registered_and_called_synthetic(tmp_path, monkeypatch, words):
     assert manifest["domains"]["dvd"] == {"train": 400, "val": 160, "test": 200, "public": 200, "per_class": [480, 480]}
     assert "synthetic" in mini_reviews.TITLE and "synthetic" in manifest["source"]
     assert prepare.verify("mini_reviews")["digest"] == manifest["digest"]
+
+
+def test_the_stored_partition_is_what_is_drawn():
+    drawn = partitions.drawn(partitions.load("mini_reviews").data)
+    assert drawn == partitions.stored()["mini_reviews"]
+    assert [(c["domain"], c["train"], c["seen"]) for c in drawn["clients"]] == [(d, 400, 0) for d in SIGNS]
 
 
 def test_training_learns(tmp_path):

@@ -47,6 +47,7 @@ class Client:
     net: nn.Module | None = None
     round: int = 0
     seed: int = 0
+    classes: list[str] = field(default_factory=list)      # their names
     state: dict = field(default_factory=dict)
     scratch: dict = field(default_factory=dict)
     got: dict = field(default_factory=dict)

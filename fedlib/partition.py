@@ -38,8 +38,9 @@ class Data:
     pathological: int = later(0)         # classes per client (PFLlib's "pat")
     balanced: bool = later(True)         # pathological: equal shares of a class; else random ones
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
+    pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
-    most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99}
+    most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1}
 
 
 class Share(NamedTuple):
@@ -66,8 +67,8 @@ def federate(spec: Data, seed: int) -> Federation:
             taken[place] = pieces[0] if len(pieces) == 1 else Split(*joined, spec.normalise)
         return taken[place]
 
-    clients = [Client(str(i), s.domain, take(s.train), take(s.test), take(s.val) if size(s.val) else None, seed=seed)
-               for i, s in enumerate(shares)]
+    clients = [Client(str(i), s.domain, take(s.train), take(s.test), take(s.val) if size(s.val) else None, seed=seed,
+                      classes=prepared.manifest["classes"]) for i, s in enumerate(shares)]
     about = {"name": spec.name, "size": prepared.manifest["size"], "digest": prepared.manifest["digest"],
              "partition": digest(shares), **{k: prepared.manifest[k] for k in ("notice",) if prepared.manifest.get(k)},
              "clients": [{"id": str(i), "domain": s.domain, "train": size(s.train), "test": size(s.test),
@@ -90,7 +91,7 @@ def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[S
         raise UserError(f"{spec.name}: {' and '.join([*kinds, 'fraction'][:2])} are two ways to divide; name one")
     if spec.mixed and len(names) < 2:
         raise UserError(f"{spec.name}: mixed needs two domains or more")
-    parts = {d: parts_of(spec, prepared, d) for d in names}
+    parts = {d: drawn_from(parts_of(spec, prepared, d), spec, generator(seed, "pool", d)) for d in names}
     counts = dict(zip(names, spec.clients or [1] * len(names), strict=True))
     held = [d for d in names if d not in spec.unseen]
     if not held:
@@ -121,6 +122,14 @@ def parts_of(spec: Data, prepared, domain: str) -> Parts:
                             "test = \"all\" is for splits with one test part per domain")
         parts = parts._replace(test=where(part <= prepare.TEST))
     return parts
+
+
+def drawn_from(parts: Parts, spec: Data, gen: torch.Generator) -> Parts:
+    """The parts with a random `pool` share of the training split, at least one sample."""
+    if spec.pool == 1:
+        return parts
+    chosen = torch.randperm(len(parts.train), generator=gen)[:max(1, round(spec.pool * len(parts.train)))]
+    return parts._replace(train=parts.train[chosen.sort().values])
 
 
 def divided(spec: Data, domain: str, parts: Parts, clients: int, prepared, seed: int) -> list[Share]:

@@ -42,7 +42,8 @@ class Worker:
     def __init__(self, run: records.Run, client: Client, net, device="cpu"):
         self.method = make(run.method, run.settings, run.protocol)
         self.client, self.device = client, device
-        client.net = net.to(device)
+        self.method.seed, self.method.classes = client.seed, client.classes
+        client.net = self.method.equip(net).to(device)
         client.train, client.test = client.train.to(device), client.test.to(device)
         client.val = client.val and client.val.to(device)
         self.evaluate_after = run.protocol.evaluate != "before"
@@ -156,7 +157,7 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
          after=lambda server, workers, rounds: None) -> list[dict]:
     """The rounds; returns what each measured."""
     server = make(run.method, run.settings, run.protocol)
-    server.seed = run.seed
+    server.seed, server.classes = run.seed, federation.classes
     server.setup(net.to(device))
     rounds = resume(partial, run, server, workers, device)
     for number in range(len(rounds), run.protocol.rounds):

@@ -71,16 +71,22 @@ class FedAvg:
     presets: ClassVar[dict] = {}                      # name -> settings that belong together: preset = "paper"
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
     seed: ClassVar[int] = 0                           # the run's, set by the loop; for what a server draws
+    classes: ClassVar[list] = []                      # their names, set by the loop; for what makes texts of them
 
     @property
     def personal(self) -> bool:
         """Does each client end with a model of its own? Then each is tested on its own domain."""
         return False
 
+    def equip(self, net):
+        """The net with what training needs beside body and head; called at the server and at each client."""
+        return net
+
     # server
 
     def setup(self, net):
         """Server state from the initial net."""
+        net = self.equip(net)
         self.global_ = read(net, without=self.stays(net))
         self.trained = [k for k, _ in net.named_parameters() if k in self.global_]     # names, the same at every start
 

@@ -122,7 +122,7 @@ def datasets(as_json):
     if as_json:
         return click.echo(json.dumps(lines, indent=1))
     for line in lines:
-        ready = ", ".join(f"{s} px" for s in line["prepared"]) or "not yet"
+        ready = ", ".join(prepare.with_unit(line["name"], s) for s in line["prepared"]) or "not yet"
         click.echo(f"{line['name']:<15} {line['title']}\n{'':<15} {line['classes']} classes; domains "
                    f"{', '.join(line['domains'])}\n{'':<15} prepared: {ready}\n")
 
@@ -351,15 +351,17 @@ def show_progress():
 @click.argument("table")
 @PROFILE
 @click.option("--select", "rule", help="last, last5, best-val or best-test [default: the table's].")
+@click.option("--when", type=click.Choice(["before", "after"]),
+              help="Tested before or after a round's local training [default: as each row says].")
 @RESULTS
 @JSON
-def show(table, profile, rule, results, as_json):
+def show(table, profile, rule, when, results, as_json):
     """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims."""
     from fedlib import tables
     results, loaded = records.folder(results), tables.load(table)
     pick("profile", profile, tables.PROFILES)
-    cells = tables.compare(loaded, profile, results, rule)
-    judged = tables.verdicts(loaded, profile, results, rule)
+    cells = tables.compare(loaded, profile, results, rule, when=when or "")
+    judged = tables.verdicts(loaded, profile, results, rule, when or "")
     if as_json:
         plain = json.loads(cells.to_json(orient="records"))
         return click.echo(json.dumps({"table": table, "profile": profile, "select": rule or loaded.select,

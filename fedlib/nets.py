@@ -46,7 +46,9 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0) -> 
     data = "token ids" if words else "images" if len(shape) == 3 else "features"
     takes = TAKES.get(arch.net, ("images",))
     if data not in takes:
-        raise UserError(f"the net {arch.net} needs {' or '.join(takes)}; these data are {data} of shape {tuple(shape)}")
+        fitting = ", ".join(n for n in BUILDERS if data in TAKES.get(n, ("images",)))
+        raise UserError(f"the net {arch.net} needs {' or '.join(takes)}; these data are {data} of shape "
+                        f"{tuple(shape)}: choose {fitting}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
         net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)

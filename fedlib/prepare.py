@@ -182,8 +182,8 @@ def load(name: str, size: int | None = None) -> Prepared:
     data, about_it = paths(name, size)
     if not (data.exists() and about_it.exists()) or _outdated(reader, about_it):
         if name not in BUILT_IN and not os.environ.get("FEDLIB_RAW"):
-            raise UserError(f"{name} at {_unit(name, size)} is not prepared; run: {_command(name, size)}")
-        print(f"preparing {name} at {_unit(name, size)} in {data.parent}", file=sys.stderr)
+            raise UserError(f"{name} at {with_unit(name, size)} is not prepared; run: {_command(name, size)}")
+        print(f"preparing {name} at {with_unit(name, size)} in {data.parent}", file=sys.stderr)
         prepare(name, size, say=lambda line: print(line, file=sys.stderr))
     return _open(name, size, hash_limit=HASH_LIMIT)
 
@@ -207,7 +207,7 @@ def main(name: str, argv=None) -> int:
 def summary(manifest: dict) -> str:
     """The counts of a manifest as lines a person reads."""
     name, size = manifest["name"], manifest["size"]
-    lines = [f"{name} at {_unit(name, size)}: {paths(name, size)[0]}"]
+    lines = [f"{name} at {with_unit(name, size)}: {paths(name, size)[0]}"]
     width = max(map(len, manifest["domains"]))
     for d, n in manifest["domains"].items():
         lines.append(f"  {d:{width}}  " + "  ".join(f"{part} {n[part]:6d}" for part in PARTS if n.get(part)))
@@ -239,7 +239,7 @@ def _kind(reader) -> str:
     return getattr(reader, "KIND", "images")
 
 
-def _unit(name, size) -> str:
+def with_unit(name, size) -> str:
     return f"{size} {UNITS[_kind(module(name))]}"
 
 
@@ -340,7 +340,7 @@ def _open(name, size, hash_limit) -> Prepared:
         wanted = {f"{d}/{key}": shape for d, n in manifest["domains"].items()
                   for key, shape in _shapes(n, manifest.get("kind", "images"), size).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{about_it} is not the manifest of {name} at {_unit(name, size)} ({_why(error)}); "
+        raise UserError(f"{about_it} is not the manifest of {name} at {with_unit(name, size)} ({_why(error)}); "
                         f"{again}") from None
     try:
         tensors = _read_tensors(data, manifest, wanted, hash_limit)

@@ -117,14 +117,20 @@ def load(ident: str) -> Table:
 
 # records -> cells
 
-def found(table: Table, profile: str, results: Path, seeds=None) -> list[tuple[Planned, dict]]:
-    """The runs of the table that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's."""
-    lines = []
+def found(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> list[tuple[Planned, dict]]:
+    """The runs of the table that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's.
+
+    when: tested "before" or "after" the local training of a round; "": as each row says, "before" where it does not.
+    Records that were tested at one time only have that one.
+    """
+    lines, times = [], {r["name"]: when or r.get("when", "before") for r in table.rows}
     for p in table.runs(profile, seeds):
         if (path := p.run.path(results)).exists():
             record = records.read(path)
             if p.unseen:
                 record["rounds"] = [r | {"acc": r["unseen"]} for r in record["rounds"]]
+            if times[p.row] == "after":
+                record["rounds"] = [r | {"acc": r.get("after", r["acc"])} for r in record["rounds"]]
             lines.append((p, record))
     return lines
 
@@ -143,13 +149,13 @@ def _best(rounds, key):
     return max(rounds, key=lambda r: sum(r[key].values()))
 
 
-def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
-    """One line per record and column: block, setting (domain or avg), row, seed, value.
+def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
+    """One line per record and column: block, setting (domain or avg), row, seed, value. `when` as for `found`.
 
     "avg" is the mean over the domains, where none is missing.
     """
     rule = pick("selection", rule or table.select, SELECT)
-    lines = [(p.block, setting, p.row, p.seed, value) for p, record in found(table, profile, results, seeds)
+    lines = [(p.block, setting, p.row, p.seed, value) for p, record in found(table, profile, results, seeds, when)
              for setting, value in select(record, rule).items()]
     columns = ["block", "setting", "row", "seed", "value"]
     domains = pd.DataFrame(lines, columns=columns)
@@ -159,9 +165,9 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
     return pd.concat([domains, pd.DataFrame(averages, columns=columns)], ignore_index=True) if lines else domains
 
 
-def curves(table: Table, profile: str, results: Path, seeds=None) -> pd.DataFrame:
+def curves(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> pd.DataFrame:
     """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval."""
-    lines = [(p.block, p.row, p.seed, r["round"], acc) for p, record in found(table, profile, results, seeds)
+    lines = [(p.block, p.row, p.seed, r["round"], acc) for p, record in found(table, profile, results, seeds, when)
              for r in record["rounds"] for acc in r["acc"].values()]
     points = pd.DataFrame(lines, columns=["block", "method", "seed", "round", "accuracy"])
     means = points.groupby(["block", "method", "round", "seed"], sort=False)["accuracy"].mean()
@@ -179,9 +185,9 @@ def interval(sample) -> tuple[float, float]:
     return sample.mean(), half
 
 
-def compare(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None) -> pd.DataFrame:
+def compare(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
     """Printed and ours by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none."""
-    ours = values(table, profile, results, rule, seeds).groupby(["block", "setting", "row"])["value"].agg(list)
+    ours = values(table, profile, results, rule, seeds, when).groupby(["block", "setting", "row"])["value"].agg(list)
     printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
     lines = []
     for block, content in table.blocks.items():
@@ -221,6 +227,16 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
     return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
 
 
+def beside(table: Table, cells: pd.DataFrame, join: str = " | ") -> pd.DataFrame:
+    """Blocks of one domain side by side as text: rows are methods, columns are blocks with a cell that is not empty."""
+    part = cells[cells.setting == "avg"]
+    part = part.assign(text=part.apply(cell, axis=1, join=join))
+    full = part[part.printed.notna() | part.ours.notna()].block.unique()
+    shaped = part.pivot(index="row", columns="block", values="text")
+    shaped = shaped.loc[[r["name"] for r in table.rows], [b for b in table.blocks if b in full]]
+    return shaped.rename(columns={b: c["title"] for b, c in table.blocks.items()}).rename_axis(index=None, columns=None)
+
+
 def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
     """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost."""
     lines = [{"block": p.block, "runs": 1, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
@@ -235,13 +251,13 @@ def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
 
 # claims -> verdicts
 
-def verdicts(table: Table, profile: str, results: Path, rule: str | None = None) -> pd.DataFrame:
+def verdicts(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "") -> pd.DataFrame:
     """Every claim on the table with its verdict in this profile: id, source, says, verdict, evidence, note.
 
     Each comparison is paired by seed. reproduced: every 95 % interval of better - than lies above 0. partly: every mean
     does, not every interval. not reproduced: some mean is 0 or below. not run: a record is missing.
     """
-    cells = values(table, profile, results, rule)
+    cells = values(table, profile, results, rule, when=when)
     lines = [{k: c[k] for k in ("id", "source", "says")} | verdict(c, cells) | {"note": c.get("note", "")}
              for c in table.claims]
     return pd.DataFrame(lines, columns=["id", "source", "says", "verdict", "evidence", "note"])

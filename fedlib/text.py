@@ -24,7 +24,7 @@ def encoder(kind: Encoder, prompts: list[str], dim: int, layers: int = 1) -> nn.
 
 
 def prompts(classes: list[str], labels: Labels = "names") -> list[str]:
-    """"This is a cat" for every class, or with a code of 3 to 5 digits, or of 5 letters and digits, in the name's place.
+    """"This is a cat" for every class; or a code in the name's place, 3 to 5 digits or 5 letters and digits.
 
     Codes depend on the class's number only, and no two classes have the same one (FedDTR, Table 6).
     """

@@ -5,8 +5,10 @@ import fcntl
 import json
 import os
 import platform
+import resource
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,7 +131,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
         made = provenance(run, federation, device)
         rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline, after)
-        made["seconds"] = round(sum(r["seconds"] for r in rounds), 3)
+        made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": peak(device)}
         records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
     return path
@@ -319,6 +321,14 @@ def provenance(run, federation: Federation, device: str) -> dict:
             "python": platform.python_version(), "device": str(device), "hardware": hardware,
             "threads": torch.get_num_threads(), "precision": run.protocol.precision, "data": federation.about,
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+
+def peak(device: str) -> int:
+    """Most memory so far in megabytes: that of tensors on a GPU, that of the whole process on a CPU."""
+    if str(device).startswith("cuda"):
+        return round(torch.cuda.max_memory_allocated(device) / 2**20)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(most / (2**20 if sys.platform == "darwin" else 2**10))     # bytes there, kilobytes elsewhere
 
 
 def _commit() -> str:

@@ -253,6 +253,16 @@ def test_every_client_holds_out_its_own_test_part():
     assert len(train) + len(test) == 2 * 56
 
 
+def test_a_pool_is_drawn_before_clients_divide_it():
+    spec = {"name": "mini_digits", "domains": ("printed",), "split": "feddtr", "clients": (4,), "dirichlet": 0.5}
+    shares = {p: partition(Data(**spec, pool=p), prepare.load("mini_digits"), 3)[0] for p in (1.0, 0.25)}
+    held = {p: torch.cat([i for s in shares[p] for i in (*s.train.values(), *s.test.values())]) for p in shares}
+    assert len(held[0.25]) == round(0.25 * len(held[1.0])) == len(held[0.25].unique())
+    assert set(held[0.25].tolist()) < set(held[1.0].tolist())
+    again, other = (partition(Data(**spec, pool=0.25), prepare.load("mini_digits"), seed)[0] for seed in (3, 4))
+    assert digest(again) == digest(shares[0.25]) != digest(other)
+
+
 def test_own_tests_are_all_tested_and_count_by_their_size(tmp_path, monkeypatch):
     """The accuracy of a domain is the share of right answers over all its clients' test samples."""
     rules = splits.RULES["feddtr"]

@@ -51,7 +51,7 @@ CHANGES += [("protocol", k, v) for k, v in dict(
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
-    pathological=2, balanced=False, partition_seed=1).items()]
+    pathological=2, balanced=False, partition_seed=1, pool=0.5).items()]
 
 
 def test_the_digest_covers_every_field():
@@ -238,6 +238,37 @@ def test_a_leave_one_out_table_reads_the_unseen_domain_and_averages_only_whole_r
                                ("scans", 1): 50, ("blended", 1): 60, ("printed", 1): 70, ("avg", 0): 25}
     cells = tables.compare(table, "mini", tmp_path).set_index(["block", "setting", "row"])
     assert cells.loc["mini", "avg", "FedAvg"].n == 1 and cells.loc["mini", "scans", "FedAvg"].ours == 30
+
+
+def test_a_row_is_read_at_the_time_it_says(tmp_path):
+    rows = [{"name": "FedAvg"}, {"name": "FedPer", "when": "after"}, {"name": "Local", "when": "after"}]
+    table = dataclasses.replace(tables.load(TABLE2), rows=rows)
+    for p in table.runs("mini"):
+        record = a_record(p, 10.0, rounds=2)
+        if p.row != "Local":        # a record of one time
+            record["rounds"][1]["after"] = dict.fromkeys(p.run.data.domains, 30.0)
+            record["rounds"][0]["after"] = dict.fromkeys(p.run.data.domains, 50.0)
+        records.write(p.run.path(tmp_path), record)
+
+    def ours(**how):
+        cells = tables.compare(table, "mini", tmp_path, **how)
+        return cells[(cells.block == "mini") & (cells.setting == "avg")].set_index("row").ours.to_dict()
+    assert ours(rule="last") == {"FedAvg": 10, "FedPer": 30, "Local": 10}
+    assert ours(rule="best-test") == {"FedAvg": 10, "FedPer": 50, "Local": 10}     # the round is chosen at that time
+    assert ours(rule="last", when="after") == {"FedAvg": 30, "FedPer": 30, "Local": 10}
+    assert ours(rule="last", when="before") == {"FedAvg": 10, "FedPer": 10, "Local": 10}
+
+
+def test_blocks_side_by_side(tmp_path):
+    table = tables.load(TABLE2)
+    fill(tmp_path, table, "mini", lambda row, seed: 50.0 if row == "FedAvg" else None)
+    shown = tables.beside(table, tables.compare(table, "mini", tmp_path))
+    assert list(shown.index) == [r["name"] for r in table.rows]
+    mini = table.blocks["mini"]["title"]
+    assert shown.loc["FedAvg", mini] == "– | 50.0 ± 0.0" and shown.loc["FedProx", mini] == "– | –"
+    assert list(shown.columns) == [b["title"] for b in table.blocks.values()]
+    bare = dataclasses.replace(table, printed=table.printed[:0])
+    assert list(tables.beside(bare, tables.compare(bare, "mini", tmp_path)).columns) == [mini]
 
 
 def test_a_variant_of_a_block_stands_beside_the_papers_numbers(tmp_path):

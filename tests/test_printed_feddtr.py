@@ -80,7 +80,7 @@ def test_columns_that_two_tables_share_are_the_same(cell):
 
 
 def test_feddtr_is_best_in_every_block(cell):
-    for table, datasets, methods, _ in GRIDS[:3] + GRIDS[-2:-1]:
+    for table, datasets, *_ in GRIDS[:3] + GRIDS[-2:-1]:
         for d in datasets:
             column = cell[table, d].xs("accuracy", level="metric")
             assert column.idxmax() == "FedDTR" and (column == column.max()).sum() == 1, (table, d)
@@ -123,8 +123,8 @@ def test_what_the_text_says_of_tables_4_and_5(cell):
     assert {k: set(c.index[c < c["FedDTR"]]) for k, c in cost.items()} == {
         "seconds": {"FedPer"}, "MB": {"FedPer", "FedProto", "FedRep", "FedRoD"}}
     for m in ALL:
-        minutes, rounds, each = (cell["table5", "tiny_resnet", m, k] for k in ("minutes", "rounds", "minutes_per_round"))
-        assert minutes / rounds == pytest.approx(each, abs=0.0111), m
+        of = cell["table5", "tiny_resnet", m]
+        assert of["minutes"] / of["rounds"] == pytest.approx(of["minutes_per_round"], abs=0.0111), m
     rounds = cell["table5", "tiny_resnet"].xs("rounds", level="metric")
     assert set(rounds.index[rounds < rounds["FedDTR"]]) == {"PerFedAvg", "Ditto", "FedPer", "FedRoD"}
 
@@ -141,9 +141,11 @@ def test_what_the_text_says_of_tables_6_8_and_9(cell):
 
 
 def test_the_differences_printed_in_table_7(cell):
-    printed = {"cifar10": (0.60, 0.65, 1.04, 1.85), "pacs": (1.00, 1.22, 3.29, 4.12), "digits": (0.80, 0.91, 1.93, 2.27)}
-    misfits = {(d, m): gap(cell, "table7", d, "Ours", m) for d, differences in printed.items()
-               for m, value in zip(VARIANTS[1:], differences, strict=True) if gap(cell, "table7", d, "Ours", m) != value}
+    printed = {"cifar10": (0.60, 0.65, 1.04, 1.85), "pacs": (1.00, 1.22, 3.29, 4.12),
+               "digits": (0.80, 0.91, 1.93, 2.27)}
+    misfits = {(d, m): found for d, differences in printed.items()
+               for m, value in zip(VARIANTS[1:], differences, strict=True)
+               if (found := gap(cell, "table7", d, "Ours", m)) != value}
     # The two of CIFAR-10 are to the variant before; that of PACS is wrong.
     assert misfits == {("cifar10", "w.o. Freeze & IP"): 1.25, ("cifar10", "w.o. Text & Freeze"): 2.89,
                        ("pacs", "w.o. Text"): 3.54}
@@ -152,7 +154,8 @@ def test_the_differences_printed_in_table_7(cell):
     assert gap(cell, "table7", "cifar10", "w.o. Freeze & IP", "w.o. Text & Freeze") == 1.64
     assert gap(cell, "table7", "cifar10", "baseline (text)", "baseline") == 0.21        # 0.24 in the text
     assert gap(cell, "table7", "cifar10", "w.o. Text & Freeze", "baseline") < 0
-    assert cell["table7", "cifar10", "w.o. Text & Freeze", "accuracy"] == cell["table1", "cifar10", "FedPer", "accuracy"]
+    fedper = cell["table1", "cifar10", "FedPer", "accuracy"]
+    assert cell["table7", "cifar10", "w.o. Text & Freeze", "accuracy"] == fedper
 
 
 # how the blocks are run
@@ -177,7 +180,8 @@ def test_profiles_differ_in_what_makes_them_cheap():
 
 
 def test_every_run_is_tested_before_and_after_and_the_after_rows_are_the_released_ones():
-    assert {c[p]["protocol"]["evaluate"] for c in PAPER["blocks"].values() for p in tables.PROFILES if p in c} == {"both"}
+    profiles = [content[p] for content in PAPER["blocks"].values() for p in tables.PROFILES if p in content]
+    assert {how["protocol"]["evaluate"] for how in profiles} == {"both"}
     for table in PAPER["tables"].values():
         for row in table["rows"]:
             after = row.get("method", row["name"]) in ("FedDTR", "FedPHP", "Local")

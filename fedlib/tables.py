@@ -66,13 +66,14 @@ class Table:
     leaks: bool
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
-        """The runs that fill the table. Rows whose method does not exist yet have none."""
+        """The runs that fill the table. Rows whose method does not exist yet have none, nor rows of other profiles."""
         pick("profile", profile, PROFILES)
         return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
                         tuple(self.shows.get(self.printed_as(name), ())), self.leaks)
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
-                for row in self.rows if row.get("method", row["name"]) in METHODS
+                for row in self.rows
+                if row.get("method", row["name"]) in METHODS and profile in row.get("profiles", PROFILES)
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> records.Run:

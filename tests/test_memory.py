@@ -11,12 +11,12 @@ from fedlib.cost import random
 from fedlib.data import Client
 from fedlib.methods import make
 from fedlib.nets import build
-run = records.plan(sys.argv[1], {}, {"name": "random"}, {"net": "cnn4"}, {"rounds": 2, "batch": 10}, 0)
+run = records.plan(sys.argv[1], {}, {"name": "random"}, {"net": "cnn4"}, {"rounds": 1, "batch": 10}, 0)
 net, split = build(run.net, 100, (3, 32, 32), 0), random(10, 100, (3, 32, 32))
 server = make(run.method, {}, run.protocol)
 server.setup(net)
 workers = [train.Worker(run, Client(str(i), "", split, split), copy.deepcopy(net)) for i in range(100)]
-for number in range(2):
+for number in range(1):
     server.aggregate({w.client.id: w.train(server.broadcast(w.client.id), number)[0] for w in workers})
 print(train.peak("cpu"))
 """

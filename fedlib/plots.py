@@ -360,6 +360,43 @@ def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
 
 
 @styled
+def shadows(panels: dict, axes=("", "")):
+    """Unit vectors on a plane, two panels beside each other on the same axes; a dashed circle has length 1.
+
+    panels: title -> (groups, arrows). groups: name -> places `(N, 2)`; its order gives the colour and the marker.
+    arrows: name -> place `(2,)`, drawn from the origin, the name at its tip. What is shorter than 1 points out of the
+    plane.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from matplotlib.patheffects import withStroke
+    rows = -(-len(panels) // 2)
+    figure, grid = plt.subplots(rows, 2, figsize=(WIDTH, 0.5 + 2.8 * rows), sharex=True, sharey=True, squeeze=False)
+    every = [np.asarray(x).reshape(-1, 2) for parts in panels.values() for part in parts for x in part.values()]
+    low, round_ = min(0.0, *(float(x.min()) for x in every if len(x))) - 0.1, np.linspace(0, 2 * np.pi, 200)
+    for ax, (title, (groups, arrows)) in zip(grid.flat, panels.items()):
+        ax.plot(np.cos(round_), np.sin(round_), color="#808080", linewidth=1, linestyle="--")
+        for i, (name, places) in enumerate(groups.items()):
+            x, y = np.asarray(places).reshape(-1, 2).T
+            ax.scatter(x, y, s=22, color=OKABE_ITO[(3, 0, 6)[i % 3]], marker="^o+"[i % 3], label=name, linewidths=0.8,
+                       alpha=0.8, zorder=3 - i % 3)
+        for name, tip in arrows.items():
+            ax.annotate("", [float(t) for t in tip], (0, 0), zorder=4,
+                        arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.6})
+            ax.text(*(1.1 * float(t) for t in tip), name, ha="center", va="center", zorder=4,
+                    path_effects=[withStroke(linewidth=2, foreground="white")])
+        ax.set(title=title, xlim=(low, 1.25), ylim=(low, 1.25), aspect="equal")
+        ax.grid(True)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in grid.flat[len(panels):]:
+        ax.axis("off")
+    figure.supxlabel(axes[0], fontsize=11)
+    figure.supylabel(axes[1], fontsize=11)
+    _legend(figure, *grid.flat[:len(panels)])
+    return figure
+
+
+@styled
 def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool = False, best: dict | None = None):
     """Accuracy against a setting: a line for each value of `by`, with interval bars.
 

@@ -256,6 +256,22 @@ def test_plane_colours_by_class_and_joins_what_was_mixed():
     assert (low < spots).all() and (spots < high).all(), "a point lies outside"
 
 
+def test_shadows_share_axes_and_keep_what_they_were_given():
+    groups = {"images of 7": torch.tensor([[0.5, 0.1], [-0.4, 0.2]]), "others": torch.zeros(0, 2)}
+    arrows = {"$T^7$": torch.tensor([1.0, 0.0])}
+    figure = plots.shadows({"s = 1": (groups, arrows), "s = 100": (groups, arrows), "more": (groups, {})}, ("x", "y"))
+    drawn = figure.axes[:3]
+    assert [ax.get_title() for ax in drawn] == ["s = 1", "s = 100", "more"]
+    for ax in drawn:
+        spots = np.asarray(ax.collections[0].get_offsets())
+        assert spots == pytest.approx(groups["images of 7"].numpy()) and not len(ax.collections[1].get_offsets())
+        assert ax.get_xlim() == ax.get_ylim() == drawn[0].get_xlim() and ax.get_xlim()[0] < -0.4
+        assert np.hypot(*ax.lines[0].get_xydata().T) == pytest.approx(np.ones(200)), "the circle"
+    assert [t.get_text() for t in drawn[0].texts if t.get_text()] == ["$T^7$"]
+    assert not figure.axes[3].axison and legend(figure) == ["images of 7", "others"]
+    assert figure.get_supxlabel() == "x" and figure.get_supylabel() == "y"
+
+
 def grown():
     return pd.DataFrame([(d, x, 50 + 10 * i + k, 2.0) for i, d in enumerate(("Digits", "PACS"))
                          for k, x in enumerate((0.02, 0.5, 0.07))], columns=["dataset", "tau", "mean", "half"])

@@ -365,33 +365,46 @@ def shadows(panels: dict, axes=("", "")):
 
     panels: title -> (groups, arrows). groups: name -> places `(N, 2)`; its order gives the colour and the marker.
     arrows: name -> place `(2,)`, drawn from the origin, the name at its tip. What is shorter than 1 points out of the
-    plane.
+    plane. Where all places of a panel lie close to the origin, an inset shows them larger.
     """
     import matplotlib.pyplot as plt
     import numpy as np
-    from matplotlib.patheffects import withStroke
-    rows = -(-len(panels) // 2)
-    figure, grid = plt.subplots(rows, 2, figsize=(WIDTH, 0.5 + 2.8 * rows), sharex=True, sharey=True, squeeze=False)
-    every = [np.asarray(x).reshape(-1, 2) for parts in panels.values() for part in parts for x in part.values()]
-    low, round_ = min(0.0, *(float(x.min()) for x in every if len(x))) - 0.1, np.linspace(0, 2 * np.pi, 200)
-    for ax, (title, (groups, arrows)) in zip(grid.flat, panels.items()):
-        ax.plot(np.cos(round_), np.sin(round_), color="#808080", linewidth=1, linestyle="--")
+
+    def draw(ax, groups, arrows, size):
         for i, (name, places) in enumerate(groups.items()):
-            x, y = np.asarray(places).reshape(-1, 2).T
-            ax.scatter(x, y, s=22, color=OKABE_ITO[(3, 0, 6)[i % 3]], marker="^o+"[i % 3], label=name, linewidths=0.8,
-                       alpha=0.8, zorder=3 - i % 3)
+            ax.scatter(*np.asarray(places).reshape(-1, 2).T, s=size, color=OKABE_ITO[(3, 0, 6)[i % 3]],
+                       marker="^o+"[i % 3], label=name, linewidths=0.8, alpha=0.8, zorder=4 - i % 3)
+        for tip in arrows.values():
+            ax.annotate("", [float(t) for t in tip], (0, 0), zorder=2, annotation_clip=False,
+                        arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0})
+
+    rows, circle = -(-len(panels) // 2), np.linspace(0, 2 * np.pi, 200)
+    figure, grid = plt.subplots(rows, 2, figsize=(WIDTH, 0.6 + 2.8 * rows), sharex=True, sharey=True, squeeze=False)
+    sets = {title: np.concatenate([np.asarray(x).reshape(-1, 2) for x in groups.values()])
+            for title, (groups, _) in panels.items()}
+    low = min(0.0, *(float(x.min()) for x in sets.values() if len(x))) - 0.1
+    for ax, (title, (groups, arrows)) in zip(grid.flat, panels.items()):
+        ax.plot(np.cos(circle), np.sin(circle), color="#808080", linewidth=1, linestyle="--")
+        draw(ax, groups, arrows, 20)
         for name, tip in arrows.items():
-            ax.annotate("", [float(t) for t in tip], (0, 0), zorder=4,
-                        arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.6})
-            ax.text(*(1.1 * float(t) for t in tip), name, ha="center", va="center", zorder=4,
-                    path_effects=[withStroke(linewidth=2, foreground="white")])
+            ax.text(*(1.12 * float(t) for t in tip), name, ha="center", va="center")
         ax.set(title=title, xlim=(low, 1.25), ylim=(low, 1.25), aspect="equal")
         ax.grid(True)
         ax.spines[["top", "right"]].set_visible(False)
+        reach = float(np.abs(sets[title]).max()) if len(sets[title]) else 1.0
+        if reach < 0.2:
+            near = ax.inset_axes([0.42, 0.4, 0.58, 0.58])
+            draw(near, groups, {k: [0.95 * reach * float(t) for t in tip] for k, tip in arrows.items()}, 12)
+            ends = min(0.0, float(sets[title].min())) - 0.15 * reach, 1.15 * reach
+            near.set(xlim=ends, ylim=ends, aspect="equal")
+            near.tick_params(labelsize=8, length=2, pad=1)
+            near.locator_params(nbins=3)
     for ax in grid.flat[len(panels):]:
         ax.axis("off")
-    figure.supxlabel(axes[0], fontsize=11)
-    figure.supylabel(axes[1], fontsize=11)
+    for ax in grid[-1]:
+        ax.set_xlabel(axes[0])
+    for ax in grid[:, 0]:
+        ax.set_ylabel(axes[1])
     _legend(figure, *grid.flat[:len(panels)])
     return figure
 

@@ -269,7 +269,15 @@ def test_shadows_share_axes_and_keep_what_they_were_given():
         assert np.hypot(*ax.lines[0].get_xydata().T) == pytest.approx(np.ones(200)), "the circle"
     assert [t.get_text() for t in drawn[0].texts if t.get_text()] == ["$T^7$"]
     assert not figure.axes[3].axison and legend(figure) == ["images of 7", "others"]
-    assert figure.get_supxlabel() == "x" and figure.get_supylabel() == "y"
+    assert drawn[0].get_ylabel() == "y" and drawn[2].get_xlabel() == "x" and not any(ax.child_axes for ax in drawn)
+
+
+def test_shadows_near_the_origin_are_shown_larger_too():
+    groups = {"near": torch.tensor([[0.05, 0.02], [-0.04, 0.01]])}
+    figure = plots.shadows({"a": (groups, {"$T$": torch.tensor([0.0, 1.0])}), "b": ({"far": torch.eye(2)}, {})})
+    inset, = figure.axes[0].child_axes
+    assert np.asarray(inset.collections[0].get_offsets()) == pytest.approx(groups["near"].numpy())
+    assert inset.get_xlim()[1] < 0.1 and not figure.axes[1].child_axes
 
 
 def grown():

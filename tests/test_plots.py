@@ -325,3 +325,16 @@ def test_differences_fill_the_dots_whose_interval_does_not_reach_zero():
               for line in dots for x, y in line.get_xydata().round(3).tolist()}
     assert filled == {(3, -0.175): True, (-2, 0.825): True, (-3, 0.175): False, (1, 1.175): False}
     assert ax.containers[0].lines[2][0].get_segments()[0][:, 0].tolist() == [2, 4]
+
+
+def test_draws_join_the_dots_of_one_draw_over_the_rows():
+    frame = pd.DataFrame([("a", 0, "PACS", 50.0), ("b", 0, "PACS", 60.0), ("a", 1, "PACS", 40.0),
+                          ("b", 1, "PACS", 52.0), ("b", 0, "Digits", 90.0)],
+                         columns=["row", "draw", "dataset", "value"])
+    figure = plots.draws(frame)
+    pacs, digits = figure.axes
+    assert [ax.get_title() for ax in figure.axes] == ["PACS", "Digits"] and legend(figure) == ["0", "1"]
+    assert [t.get_text() for t in digits.get_yticklabels()] == ["a", "b"] and pacs.get_ylim() == (1.5, -0.5)
+    assert [line.get_xydata().tolist() for line in pacs.lines] == [[[50, 0], [60, 1]], [[40, 0], [52, 1]]]
+    assert [line.get_xydata().tolist() for line in digits.lines] == [[[90, 1]], []]
+    assert len({(line.get_color(), line.get_marker()) for line in pacs.lines}) == 2

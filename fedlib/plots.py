@@ -477,15 +477,15 @@ def differences(frame, row: str = "row", by: str = "dataset", label: str = "diff
 
 
 @styled
-def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", label: str = "accuracy (%)"):
+def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", label: str = "accuracy (%)", bar=None):
     """One dot for each `row` and each value of `by`, rows from top to bottom; a line joins the dots of one `by`.
 
     frame: columns `row`, `by`, `panel` (plots below each other, with a scale of their own) and `value`. Lines that do
-    not cross say that the rows move together.
+    not cross say that the rows move together. bar: {name: {panel: length}}, a length from zero to compare with.
     """
     import matplotlib.pyplot as plt
     rows, panels, several = list(frame[row].unique()), list(frame[panel].unique()), list(frame[by].unique())
-    height = len(panels) * (1.0 + 0.34 * len(rows)) + 0.5
+    height = len(panels) * (1.0 + 0.34 * (len(rows) + len(bar or ()))) + 0.5
     figure, axes = plt.subplots(len(panels), figsize=(WIDTH, height), squeeze=False)
     for ax, name in zip(axes[:, 0], panels, strict=True):
         part = frame[frame[panel] == name]
@@ -493,8 +493,10 @@ def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", lab
             line = part[part[by] == one].set_index(row)["value"].reindex(rows).dropna()
             ax.plot(line, [rows.index(r) for r in line.index], color=OKABE_ITO[i % len(OKABE_ITO)], linewidth=0.8,
                     marker=MARKERS[i % len(MARKERS)], label=str(one))
-        ax.set_yticks(range(len(rows)), rows)
-        ax.set_ylim(len(rows) - 0.5, -0.5)
+        lengths = {k: v[name] for k, v in (bar or {}).items() if name in v}
+        ax.barh(range(len(rows), len(rows) + len(lengths)), lengths.values(), 0.4, color="#b0b0b0")
+        ax.set_yticks(range(len(rows) + len(lengths)), [*rows, *lengths])
+        ax.set_ylim(len(rows) + len(lengths) - 0.5, -0.5)
         ax.set_title(name)
         ax.grid(True, axis="x")
         ax.spines[["top", "right"]].set_visible(False)

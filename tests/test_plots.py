@@ -338,3 +338,7 @@ def test_draws_join_the_dots_of_one_draw_over_the_rows():
     assert [line.get_xydata().tolist() for line in pacs.lines] == [[[50, 0], [60, 1]], [[40, 0], [52, 1]]]
     assert [line.get_xydata().tolist() for line in digits.lines] == [[[90, 1]], []]
     assert len({(line.get_color(), line.get_marker()) for line in pacs.lines}) == 2
+    assert not pacs.patches
+    pacs, digits = plots.draws(frame, bar={"gap": {"PACS": 3.5}}).axes
+    assert [patch.get_width() for patch in pacs.patches] == [3.5] and not digits.patches
+    assert [t.get_text() for t in pacs.get_yticklabels()] == ["a", "b", "gap"] and pacs.get_ylim() == (2.5, -0.5)

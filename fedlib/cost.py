@@ -14,17 +14,18 @@ BEFORE = 2      # rounds before the counted one: messages can depend on what was
 BATCH = 10
 
 
-def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int) -> dict:
-    """{"bytes_down", "bytes_up", "forward", "backward"} of one client in one round, with the method's defaults.
+def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, values: dict | None = None) -> dict:
+    """{"bytes_down", "bytes_up", "forward", "backward"} of one client in one round.
 
+    values: settings of the method, else its defaults.
     `shape` is that of one sample, as `fedlib.nets.build` takes it. Passes are those of the net's body for each training
     sample in one local epoch; the counted client has two batches of 10.
     """
     protocol = {"rounds": BEFORE + 1, "batch": BATCH}
-    run = records.plan(method, {}, {"name": "random"}, {"net": arch.net, "width": arch.width}, protocol, 0)
+    run = records.plan(method, values or {}, {"name": "random"}, {"net": arch.net, "width": arch.width}, protocol, 0)
     net = build(arch, classes, shape, 0)
     passes = count_passes(net)
-    server = make(method, {}, run.protocol)
+    server = make(method, values, run.protocol)
     server.setup(net)
     workers = []
     for i in range(clients):

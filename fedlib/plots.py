@@ -23,7 +23,9 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "FPL": (7, "D", "-."), "FedGA": (7, "^", ":"), "FedPall": (3, "D", "-"), "ADCOL": (7, "P", "-"),
               "FedRep": (1, "*", "-."), "PerFedAvg": (6, "s", "-."), "RUCR": (5, "o", ":"), "FedHEAL": (0, "^", ":"),
               "CE": (6, "s", "-"), "CE + InfoNCE": (1, "^", "-"), "CE + KL": (5, "v", "-"),
-              "CE + InfoNCE + KL": (3, "D", "-"), "without": (5, "s", "-"), "with": (3, "D", "-")}
+              "CE + InfoNCE + KL": (3, "D", "-"), "without": (5, "s", "-"), "with": (3, "D", "-"),
+              "FedDTR": (3, "D", "-"), "FedPer": (2, "^", "-"), "FedALA": (4, "v", "-"), "FedAMP": (6, "P", "-"),
+              "pFedMe": (7, "X", ":"), "FedFomo": (5, "o", ":"), "FedPHP": (0, "^", ":"), "FedRoD": (2, "s", "-.")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
@@ -502,4 +504,47 @@ def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", lab
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1, 0].set_xlabel(label)
     _legend(figure, *axes[:, 0], title=by, columns=5)
+    return figure
+
+
+@styled
+def pairs(frame, row: str = "row", panel: str = "dataset", names: tuple = ("before", "after"),
+          label: str = "accuracy (%)", rings: str | None = None):
+    """Two values of each row with a line between them, the first hollow and the second full; a small plot per panel.
+
+    frame: columns `row`, `panel` and the two `names`. rings: where there is a column `ring`, what it says in words; a
+    ring stands around the value that it names. Every plot has a scale of its own.
+    """
+    import matplotlib.pyplot as plt
+    rows, panels = list(frame[row].unique()), list(frame[panel].unique())
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(WIDTH, 0.8 + lines * (0.75 + 0.2 * len(rows))), squeeze=False,
+                                sharey=True)
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, panels, strict=False):
+        part = frame[frame[panel] == name]
+        place = part[row].map(rows.index)
+        ax.hlines(place, part[names[0]], part[names[1]], color=[colour(r) for r in part[row]], linewidth=2)
+        for which, full in zip(names, (False, True), strict=True):
+            for x, y, ink in zip(part[which], place, part[row].map(colour), strict=True):
+                ax.plot(x, y, marker="o", color=ink, markerfacecolor=ink if full else "white", zorder=3)
+            if "ring" in part:
+                here = part["ring"] == which
+                ax.plot(part[which][here], place[here], marker="o", linestyle="", color="black", fillstyle="none",
+                        markersize=10, zorder=4)
+        ax.set_title(name)
+        ax.set_yticks(range(len(rows)), rows)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.margins(x=0.1)
+        ax.grid(True, axis="x")
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[:len(panels)][-columns:]:       # the lowest of each column
+        ax.set_xlabel(label)
+    for which, face in zip(names, ("white", "#4d4d4d"), strict=True):
+        axes[0, 0].plot([], [], marker="o", linestyle="", color="#4d4d4d", markerfacecolor=face, label=which)
+    if rings and "ring" in frame:
+        axes[0, 0].plot([], [], marker="o", linestyle="", color="black", fillstyle="none", markersize=10, label=rings)
+    _legend(figure, axes[0, 0])
     return figure

@@ -41,6 +41,11 @@ def test_costs_by_hand(method, wanted):
     assert of(method) == pytest.approx(wanted)
 
 
+def test_settings_of_a_table_count():
+    few, many = (cost("pFedMe", Arch("cnn4", 2), 10, (3, 28, 28), 3, {"K": k}) for k in (1, 5))
+    assert (few["forward"], many["forward"], many["backward"]) == (1, 5, 5)
+
+
 def test_a_server_sends_no_more_nets_than_its_method_says():
     assert of("FedFomo", clients=7)[0] == 5 * NET
 

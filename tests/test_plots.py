@@ -44,6 +44,7 @@ def luminance(colour) -> float:
                                    ["photo", "art_painting", "cartoon", "sketch"], ["mnist", "usps", "mnist_m"],
                                    ["alone", "FedAvg", "pooled"], ["SingleSet", "FedAvg", "FedBN", "ADCOL", "FedPall"],
                                    ["CE", "CE + InfoNCE", "CE + KL", "CE + InfoNCE + KL"],
+                                   ["FedAvg", "Ditto", "FedPer", "FedAMP", "FedALA", "FedDTR"],
                                    ["Digits", "Office-10", "PACS", "mini_digits"]])
 def test_names_that_share_a_figure_have_looks_of_their_own(names):
     assert len({plots.colour(n) for n in names}) == len(names)
@@ -62,7 +63,7 @@ def test_a_look_belongs_to_the_name_alone():
 
 
 @pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7", "fedpall/table1", "fedpall/figure3",
-                                   "fedpall/figure6"])
+                                   "fedpall/figure6", "feddtr/table1"])
 def test_methods_of_a_table_that_share_a_colour_differ_in_dash(ident):
     for a, b in itertools.combinations([row["name"] for row in tables.load(ident).rows], 2):
         one, two = plots.look(a), plots.look(b)
@@ -342,3 +343,27 @@ def test_draws_join_the_dots_of_one_draw_over_the_rows():
     pacs, digits = plots.draws(frame, bar={"gap": {"PACS": 3.5}}).axes
     assert [patch.get_width() for patch in pacs.patches] == [3.5] and not digits.patches
     assert [t.get_text() for t in pacs.get_yticklabels()] == ["a", "b", "gap"] and pacs.get_ylim() == (2.5, -0.5)
+
+
+def test_pairs_join_a_hollow_and_a_full_dot_and_ring_the_one_that_is_named():
+    frame = pd.DataFrame([("FedAvg", "Digits", 30.0, 50.0, "before"), ("FedDTR", "Digits", 40.0, 60.0, "after"),
+                          ("FedAvg", "PACS", 20.0, 25.0, "before")],
+                         columns=["row", "dataset", "before", "after", "ring"])
+    figure = plots.pairs(frame, rings="printed")
+    assert [ax.get_title() for ax in figure.axes] == ["Digits", "PACS"]
+    assert legend(figure) == ["before", "after", "printed"]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["FedAvg", "FedDTR"]
+    digits = figure.axes[0]
+    assert [path.vertices.tolist() for path in digits.collections[0].get_paths()] == [
+        [[30, 0], [50, 0]], [[40, 1], [60, 1]]]
+    drawn = [line for line in digits.lines if len(line.get_xdata())]
+    filled = {tuple(line.get_xydata()[0]): rgb(line.get_markerfacecolor()) != (1, 1, 1)
+              for line in drawn if line.get_markersize() < 10}
+    assert filled == {(30, 0): False, (40, 1): False, (50, 0): True, (60, 1): True}
+    rings = [line.get_xydata().tolist() for line in drawn if line.get_markersize() == 10]
+    assert rings == [[[30, 0]], [[60, 1]]]
+
+
+def test_pairs_without_rings():
+    frame = pd.DataFrame([("a", "Digits", 1.0, 2.0)], columns=["row", "dataset", "before", "after"])
+    assert legend(plots.pairs(frame)) == ["before", "after"]

@@ -176,6 +176,9 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
             uploads[client.id], info = worker.train(message, number)
             said.append((client, info))
         up = sum(nbytes(u) for u in uploads.values())
+        if run.protocol.evaluate != "before":       # who does not train is tested with what the round began with
+            said += [(c, {"after": w.test(server.broadcast(c.id), {})["test"]})
+                     for w, c in zip(workers, federation.clients, strict=True) if c.id not in uploads]
         server.aggregate(uploads)
         row = {"round": number + 1, **measure(server, workers, federation, said), "bytes_up": up, "bytes_down": down}
         if not all(map(_finite, (row["loss"], row["train_loss"]))):
@@ -212,12 +215,13 @@ def measure(server, workers, federation: Federation, said: list) -> dict:
         return len(client.test) if federation.own_tests else 1
 
     protocol = server.protocol
-    row = {"train_loss": round(sum(i["loss"] for _, i in said) / len(said), 6)}
+    losses = [i["loss"] for _, i in said if "loss" in i]
+    row = {"train_loss": round(sum(losses) / len(losses), 6)}
     if protocol.evaluate != "before":
         row["after"] = _by_domain((c.domain, i["after"]["acc"], weight(c)) for c, i in said)
     if protocol.evaluate == "after":
-        losses = _by_domain((c.domain, i["after"]["loss"], weight(c)) for c, i in said)
-        return {"acc": row["after"], "loss": _mean(losses), **row}
+        tested = _by_domain((c.domain, i["after"]["loss"], weight(c)) for c, i in said)
+        return {"acc": row["after"], "loss": _mean(tested), **row}
     personal = server.personal or protocol.buffers == "keep"
     speakers = list(zip(workers, federation.clients, strict=True))
     if not personal and not federation.own_tests:

@@ -392,6 +392,22 @@ def test_tests_before_after_and_both(tmp_path):
         assert a["acc"] == a["after"] == t["after"] and t["acc"] == b["acc"] != a["acc"]
 
 
+def test_who_does_not_train_is_tested_with_what_the_round_began_with(tmp_path):
+    how = {"evaluate": "both", "participation": 0.4, "rounds": 3, "net": "linear"}
+    before, after = ([r[k] for r in rows(small_run("Local", **how), tmp_path)] for k in ("acc", "after"))
+    assert before == after              # a local net is the same when it is sent nothing
+    changed = 0
+    last = {}
+    for number, row in enumerate(rows(small_run("FedAvg", **how), tmp_path)):
+        trained = {("scans", "scans", "blended", "printed", "street")[i]
+                   for i in train.sample(5, Protocol(participation=0.4), 0, number)}
+        for d in row["acc"]:
+            assert number == 0 or d in trained or row["after"][d] == last[d]
+            changed += d in trained and row["after"][d] != row["acc"][d]
+        last = row["acc"]
+    assert changed
+
+
 def test_unseen_domains_are_tested_and_not_trained(tmp_path):
     run = small_run(data={"unseen": ("printed",)})
     path = train.train(run, tmp_path)

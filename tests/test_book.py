@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+PAPERS = ("i2pfl", "fedpall", "feddtr")     # folders of pages with the parameter `profile`
 PAGES = sorted((ROOT / "book").glob("*.md"))
 DRAWS = re.compile(r"\b(?:plt|sns|plots|ax|axes|fig)\.\w+\(|\.plot\(|\bImage\(")
 
@@ -182,10 +183,11 @@ def test_a_figure_without_alt_text_is_refused(book):
 
 
 @pytest.mark.parametrize("profile", ["mini", "paper"])
-def test_the_table_notebook_reads_every_profile(profile, tmp_path):
+@pytest.mark.parametrize("notebook", [p for p in NOTEBOOKS if p.parent.name in PAPERS and p.stem != "method"],
+                         ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_a_papers_page_reads_every_profile(notebook, profile, tmp_path):
     """nbval reads the default, lite; mini has other columns, paper may have no records at all."""
     import papermill
-    notebook = ROOT / "notebooks/i2pfl/table2.ipynb"
     papermill.execute_notebook(notebook, tmp_path / "out.ipynb", {"profile": profile}, kernel_name="python3",
                                cwd=notebook.parent, progress_bar=False)
 

@@ -52,4 +52,6 @@ def test_a_net_takes_its_kind_of_data_only(net, data, shape, words):
         return
     with pytest.raises(UserError) as caught:
         build(Arch(net, 4), 5, shape, 0, words)
-    assert str(caught.value) == (f"the net {net} needs {' or '.join(takes)}; these data are {data} of shape {shape}")
+    said, _, fitting = str(caught.value).partition(": choose ")
+    assert said == f"the net {net} needs {' or '.join(takes)}; these data are {data} of shape {shape}"
+    assert build(Arch(fitting.split(", ")[-1], 4), 5, shape, 0, words)

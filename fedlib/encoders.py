@@ -87,7 +87,7 @@ def load(name: str) -> Encoder:
         return clip_encoder(*_model_and_tag(rest))
     net, at, side = name.partition("@")
     pick("encoder", net, [*FILES, "open_clip:MODEL/TAG"])
-    return imagenet_encoder(net, _side(name, side) if at else SIDE)
+    return imagenet_encoder(name, net, _side(name, side) if at else SIDE)
 
 
 def at_hand(name: str) -> bool:
@@ -111,12 +111,12 @@ def _side(name: str, text: str) -> int:
 
 # torchvision
 
-def imagenet_encoder(name: str, side: int) -> Encoder:
+def imagenet_encoder(name: str, kind: str, side: int) -> Encoder:
     """Body of a torchvision net, its last map averaged to `(N, D)`."""
-    net, normal = imagenet_net(name)
+    net, normal = imagenet_net(kind)
     mean, std = NORMALS[normal].flatten(1)
     body = nn.Sequential(net.features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return Encoder(name if side == SIDE else f"{name}@{side}", body, DIMS[name], side, mean, std, "bilinear")
+    return Encoder(name, body, DIMS[kind], side, mean, std, "bilinear")
 
 
 def imagenet_net(name: str) -> tuple[nn.Module, str]:

@@ -151,5 +151,5 @@ def open_clip():
     try:
         import open_clip
     except ImportError as error:
-        raise UserError("this text encoder needs open_clip: pip install open_clip_torch") from error
+        raise UserError("this encoder needs open_clip: pip install open_clip_torch") from error
     return open_clip

@@ -53,4 +53,5 @@ def test_a_net_takes_its_kind_of_data_only(net, data, shape, words):
         return
     with pytest.raises(UserError) as caught:
         build(Arch(net, 4), 5, shape, 0, words)
-    assert str(caught.value) == (f"the net {net} needs {' or '.join(takes)}; these data are {data} of shape {shape}")
+    assert str(caught.value).startswith(f"the net {net} needs {' or '.join(takes)}; these data are {data} of shape "
+                                        f"{shape}: choose ")

@@ -156,7 +156,8 @@ def features(encoder, name, size, batch, source, device):
 
     Started again after a kill it continues. Train on them with --set encoder=NAME --set net=linear.
     """
-    from fedlib import encoders, feature_cache
+    from fedlib import encoders, feature_cache, prepare
+    prepare.load(name, size)        # its mistakes are said before weights are downloaded
     if source:
         path = feature_cache.adopt(source, name, size, encoder, click.echo)
     else:

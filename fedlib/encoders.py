@@ -36,7 +36,9 @@ class Encoder:
     """
 
     def __init__(self, name: str, net: nn.Module, dim: int, side: int, mean, std, mode: str):
-        self.name, self.net, self.dim, self.side, self.mode = name, net.eval().requires_grad_(False), dim, side, mode
+        self.name, self.dim, self.side, self.mode = name, dim, side, mode
+        # on a CPU convolutions take half the time in this order of memory
+        self.net = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
         self.mean, self.std = (torch.as_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (mean, std))
         numbers = ["/".join(f"{v:.6g}" for v in t.flatten().tolist()) for t in (self.mean, self.std)]
         self.transform = (f"{side}x{side}, {mode} with antialiasing, in whole levels; "

@@ -51,8 +51,9 @@ def load(name: str, size: int | None, encoder: str) -> Features:
                         "FILE, made on another machine from the same prepared set)")
     if len(there) > 1:
         pins = ", ".join(f"{wanted}#{about['weights'][:8]}" for about in there.values())
+        files = ", ".join(path.name for path in there)
         raise UserError(f"{name} at {manifest['size']} px has features of {len(there)} encoders {encoder} with other "
-                        f"weights or transforms: name one of {pins}, or delete those not meant ({folder_of(there)})")
+                        f"weights or transforms: name one of {pins}, or delete those not meant ({files})")
     path = next(iter(there))
     try:
         return _read(path, manifest, whole=path.stat().st_size < prepare.HASH_LIMIT)
@@ -63,11 +64,6 @@ def load(name: str, size: int | None, encoder: str) -> Features:
 def origin(features: Features) -> dict:
     """What a record says of its features."""
     return {k: features.about[k] for k in ("encoder", "weights", "transform", "dtype", "content")}
-
-
-def folder_of(paths) -> str:
-    """Their names in one line."""
-    return ", ".join(p.name for p in paths)
 
 
 def path_of(about: dict) -> Path:

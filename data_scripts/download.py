@@ -87,7 +87,7 @@ def adopt(files, root, folder, say=print) -> Path | None:
 
 
 @contextmanager
-def locked(folder, say=print):
+def locked(folder, say=print, busy="another process is getting the same files; waiting"):
     """Hold the folder's lock: other processes that get the same files wait. May be nested. UserError: not writable."""
     folder = Path(folder)
     key = os.path.realpath(folder), threading.get_ident()
@@ -100,7 +100,7 @@ def locked(folder, say=print):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another process is getting the same files; waiting")
+            say(busy)
             fcntl.flock(lock, fcntl.LOCK_EX)
     with lock:
         _held.add(key)

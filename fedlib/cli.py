@@ -1,4 +1,4 @@
-"""The command line: fedlib methods | datasets | data | partition | train | tables | run | show | check."""
+"""The command line: fedlib methods | datasets | data | features | partition | train | tables | run | show | check."""
 import json
 import os
 import sys
@@ -142,6 +142,28 @@ def data(name, root, size, domains, skip_corrupt, download):
     from fedlib import prepare
     wanted = tuple(filter(None, (domains or "").split(",")))
     click.echo(prepare.summary(prepare.prepare(name, size, root, click.echo, skip_corrupt, download, wanted)))
+
+
+@cli.command()
+@click.option("--encoder", required=True, help="squeezenet1_1, mobilenet_v2@96, open_clip:ViT-B-32/openai, ...")
+@click.option("--data", "name", required=True, help="A prepared dataset of images.")
+@click.option("--size", type=int, help="Pixels per side of the prepared images [default: the dataset's first].")
+@click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="Images at once.")
+@click.option("--from", "source", type=click.Path(path_type=Path), help="A file made on another machine: verify, copy.")
+@DEVICE
+def features(encoder, name, size, batch, source, device):
+    """Compute a frozen encoder's features of a dataset, once for all runs; or take them from a file.
+
+    Started again after a kill it continues. Train on them with --set encoder=NAME --set net=linear.
+    """
+    from fedlib import encoders, feature_cache, prepare
+    prepare.load(name, size)        # its mistakes are said before weights are downloaded
+    if source:
+        path = feature_cache.adopt(source, name, size, encoder, click.echo)
+    else:
+        check_device(device)
+        path = feature_cache.make(name, size, encoders.load(encoder).to(device), batch, click.echo)
+    click.echo(feature_cache.summary(path))
 
 
 @cli.command()
@@ -310,9 +332,11 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
     if not todo:
         return 0
     check_device(device)
-    for name, size in {(p.run.data.name, p.run.data.size) for p in todo}:
-        from fedlib import prepare
+    for name, size, encoder in {(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}:
+        from fedlib import feature_cache, prepare
         prepare.load(name, size or None)        # once, before many processes ask for it
+        if encoder:
+            feature_cache.load(name, size or None, encoder)
     if len(todo) == 1:
         try:
             click.echo(f"record: {batch.one(todo[0], results, device, budget, click.echo)}")

@@ -13,10 +13,10 @@ from fedlib.settings import later
 @dataclass(frozen=True)
 class Arch:
     """Which net. `width` is the number of channels of the first stage (ResNets) or layer (CNN), the size of the
-    embedding (fasttext) or of the first layer (mlp3).
+    embedding (fasttext), of the first layer (mlp3) or of the inner one (adapter).
     """
-    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3"] = "cnn4"
-    width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000)
+    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3", "adapter"] = "cnn4"
+    width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000, adapter D / 4)
     head: Literal["linear", "hidden"] = later("linear")      # hidden: FedPall's, two hidden layers with batch-norm
     least: ClassVar[dict] = {}
 
@@ -106,6 +106,23 @@ def mlp3(classes: int, shape: tuple, width: int = 0) -> Net:
     return Net(nn.Sequential(*layers), nn.Linear(sizes[-1], classes))
 
 
+class Adapter(nn.Module):
+    """x + relu(W2 relu(W1 x)) without biases: MPFT's, on features of a frozen encoder."""
+
+    def __init__(self, dim: int, inner: int):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, inner, bias=False), nn.ReLU(), nn.Linear(inner, dim, bias=False),
+                                    nn.ReLU())
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+def adapter(classes: int, shape: tuple, width: int = 0) -> Net:
+    """MPFT's residual adapter of D, D / 4 and D features (arXiv:2410.07738), then a linear layer that is trained."""
+    return Net(Adapter(shape[0], width or max(1, shape[0] // 4)), nn.Linear(shape[0], classes))
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut (He et al., arXiv:1512.03385)."""
     expansion = 1
@@ -176,8 +193,9 @@ def resnet(block, depths, stem: str):
     return builder
 
 
-TAKES = {"linear": ("images", "features"), "mlp3": ("features",), "fasttext": ("token ids",)}  # others: images
-BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3,
+TAKES = {"linear": ("images", "features"), "mlp3": ("features",), "adapter": ("features",),
+         "fasttext": ("token ids",)}        # others: images
+BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, "adapter": adapter,
             "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
             "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),
             "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7")}

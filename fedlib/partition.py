@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib import prepare
+from fedlib import feature_cache, prepare
 from fedlib.data import Client, Federation, Split
 from fedlib.errors import UserError, pick
 from fedlib.seeds import generator, key
@@ -39,6 +39,7 @@ class Data:
     balanced: bool = later(True)         # pathological: equal shares of a class; else random ones
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
     pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
+    encoder: str = later("")             # x are features of this frozen encoder (fedlib.encoders) in the images' place
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
     most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1}
 
@@ -55,8 +56,9 @@ def federate(spec: Data, seed: int) -> Federation:
     """The federation that `spec` describes: the tensors of its partition."""
     prepared = prepare.load(spec.name, spec.size or None)
     shares, unseen = partition(spec, prepared, seed)
-    whole = {d: Split(prepared.tensors[f"{d}/x"], prepared.tensors[f"{d}/y"], spec.normalise)
-             for d in prepared.manifest["domains"]}
+    made = feature_cache.load(spec.name, spec.size or None, spec.encoder) if spec.encoder else None
+    whole = {d: Split(made.tensors[d] if made else prepared.tensors[f"{d}/x"], prepared.tensors[f"{d}/y"],
+                      spec.normalise) for d in prepared.manifest["domains"]}
     taken = {}          # clients that share a test split share its tensors
 
     def take(held: dict) -> Split:
@@ -70,7 +72,8 @@ def federate(spec: Data, seed: int) -> Federation:
     clients = [Client(str(i), s.domain, take(s.train), take(s.test), take(s.val) if size(s.val) else None, seed=seed,
                       classes=prepared.manifest["classes"]) for i, s in enumerate(shares)]
     about = {"name": spec.name, "size": prepared.manifest["size"], "digest": prepared.manifest["digest"],
-             "partition": digest(shares), **{k: prepared.manifest[k] for k in ("notice",) if prepared.manifest.get(k)},
+             "partition": digest(shares), **({"encoder": feature_cache.origin(made)} if made else {}),
+             **{k: prepared.manifest[k] for k in ("notice",) if prepared.manifest.get(k)},
              "clients": [{"id": str(i), "domain": s.domain, "train": size(s.train), "test": size(s.test),
                           "digest": digest([s])} for i, s in enumerate(shares)]}
     return Federation(clients, prepared.manifest["classes"],

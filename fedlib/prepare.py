@@ -161,8 +161,8 @@ def write(name: str, size: int, classes, domains: dict, about: dict) -> dict:
     data, about_it = paths(name, size)
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
-        with _moved_into(about_it) as listing, _moved_into(data) as arrays:  # left in reverse: the manifest moves last
-            manifest["digest"] = _save(tensors, arrays, f"{name}-{size}")
+        with moved_into(about_it) as listing, moved_into(data) as arrays:  # left in reverse: the manifest moves last
+            manifest["digest"] = save(tensors, arrays, f"{name}-{size}")
             manifest["bytes"] = arrays.stat().st_size
             manifest |= {key: about.get(key, "") for key in ABOUT}
             manifest["names"] = {d: _of_names(names) for d, names in (about.get("names") or {}).items()}
@@ -277,14 +277,14 @@ def _of_names(names: list) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
-def _save(tensors: dict, path: Path, title: str) -> str:
+def save(tensors: dict, path: Path, title: str, **about: str) -> str:
     """Write a safetensors file chunk by chunk (the library would hold all of it in memory); returns its sha256.
 
     The bytes are those of safetensors.numpy.save_file: by falling size of the type, then by name.
     """
     rank = list(DTYPES)
     order = sorted(tensors, key=lambda k: (rank.index(str(tensors[k].dtype)), k))
-    header, start = {"__metadata__": {"fedlib": title}}, 0
+    header, start = {"__metadata__": {"fedlib": title, **about}}, 0
     for key in order:
         a = tensors[key]
         header[key] = {"dtype": DTYPES[str(a.dtype)], "shape": list(a.shape), "data_offsets": [start, start + a.nbytes]}
@@ -310,7 +310,7 @@ def _counts(y, part, classes) -> dict:
 
 
 @contextmanager
-def _moved_into(path: Path):
+def moved_into(path: Path):
     """A temporary path beside `path`: moved over it when the block succeeds, removed when it fails.
 
     What a killed process left is removed a day later.
@@ -340,16 +340,17 @@ def _open(name, size, hash_limit) -> Prepared:
         wanted = {f"{d}/{key}": shape for d, n in manifest["domains"].items()
                   for key, shape in _shapes(n, manifest.get("kind", "images"), size).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{about_it} is not the manifest of {name} at {with_unit(name, size)} ({_why(error)}); "
+        raise UserError(f"{about_it} is not the manifest of {name} at {with_unit(name, size)} ({why(error)}); "
                         f"{again}") from None
     try:
         tensors = _read_tensors(data, manifest, wanted, hash_limit)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{data} is damaged or not ours ({_why(error)}); {again}") from None
+        raise UserError(f"{data} is damaged or not ours ({why(error)}); {again}") from None
     return Prepared(manifest, tensors)
 
 
-def _why(error) -> str:
+def why(error) -> str:
+    """The first line of an error, or its kind."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return f"no {text}" if isinstance(error, KeyError) else text
 

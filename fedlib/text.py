@@ -136,11 +136,12 @@ def tokenised(prompts: list[str], cut: bool = True) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def clip(pretrained: str | None):
-    """The whole model CLIP, read once; UserError where its weights cannot be had."""
+    """The whole model CLIP, read once; UserError where its weights cannot be had. OpenAI's are for QuickGELU."""
+    from fedlib.encoders import silence
+    package = open_clip()
     try:
-        return open_clip().create_model(CLIP, pretrained=pretrained)
-    except UserError:
-        raise
+        with silence():
+            return package.create_model(CLIP, pretrained=pretrained, force_quick_gelu=pretrained == "openai")
     except Exception as error:      # a download fails in many ways
         raise UserError(f"the weights of CLIP {CLIP} could not be loaded ({str(error).split('. ')[0]}); they are "
                         "downloaded once, so the first run needs a connection") from error
@@ -151,5 +152,5 @@ def open_clip():
     try:
         import open_clip
     except ImportError as error:
-        raise UserError("this text encoder needs open_clip: pip install open_clip_torch") from error
+        raise UserError("this encoder needs open_clip: pip install open_clip_torch") from error
     return open_clip

@@ -259,7 +259,7 @@ def test_a_failed_write_leaves_nothing(store, monkeypatch, code, failing):
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        target = {"tensors": (prepare, "_save", half_then_fail), "manifest": (Path, "write_text", fail),
+        target = {"tensors": (prepare, "save", half_then_fail), "manifest": (Path, "write_text", fail),
                   "move": (os, "replace", fail)}[failing]
         patch.setattr(*target)
         with pytest.raises(UserError) as caught:
@@ -366,7 +366,7 @@ def test_the_file_is_safetensors_own_byte_for_byte(tmp_path, x, monkeypatch):
     monkeypatch.setattr(prepare, "CHUNK", 16)
     tensors = {f"{d}/{k}": v for d in ("b", "a", "é") for k, v in
                {"x": x, "y": np.arange(5), "part": np.zeros(5, np.uint8)}.items()}
-    digest = prepare._save(tensors, tmp_path / "ours", "t-1")
+    digest = prepare.save(tensors, tmp_path / "ours", "t-1")
     safetensors.numpy.save_file(tensors, tmp_path / "theirs", metadata={"fedlib": "t-1"})
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     assert digest == prepare._sha256(tmp_path / "ours")

@@ -95,7 +95,8 @@ def test_clips_text_tower_is_clips(untrained_clip):
 
 
 def test_without_open_clip_or_its_weights_it_says_so(monkeypatch):
-    def gone(*args, **how):
+    def gone(*args, pretrained, force_quick_gelu):
+        assert force_quick_gelu         # what OpenAI's weights were trained with
         raise OSError("no route. More words.")
     monkeypatch.setattr(text, "open_clip", lambda: type("", (), {"create_model": staticmethod(gone)}))
     text.clip.cache_clear()

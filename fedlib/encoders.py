@@ -1,0 +1,221 @@
+"""Frozen image encoders by name: uint8 images in, features out.
+
+    squeezenet1_1, mobilenet_v2     torchvision's nets with ImageNet weights; features are the mean over the last map
+    squeezenet1_1@96                the same on another side, a multiple of 32
+    open_clip:ViT-B-32/openai       any model and tag of open_clip; features are its image embeddings, not normalised
+"""
+import functools
+import hashlib
+import logging
+import os
+import re
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedlib.data import NORMALS
+from fedlib.errors import UserError, pick
+
+SIDE = 224
+DIMS = {"squeezenet1_1": 512, "mobilenet_v2": 1280}
+FILES = {"squeezenet1_1": "squeezenet1_1_imagenet.fp16.safetensors",        # in FEDLIB_RAW/weights
+         "mobilenet_v2": "mobilenet_v2_imagenet_1001.fp16.safetensors"}
+CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+BACKGROUND = 1001       # classes of a MobileNetV2 in TensorFlow's convention, the first of which is the background
+
+
+class Encoder:
+    """A net without gradients that takes uint8 images `(N, 3, S, S)` of any side S and gives float features `(N, D)`.
+
+    It resizes and normalises them itself, where they are. dim: D; transform: what it does to images, as text; weights:
+    SHA-256 over names, shapes and bytes of the net's entries.
+    """
+
+    def __init__(self, name: str, net: nn.Module, dim: int, side: int, mean, std, mode: str):
+        self.name, self.dim, self.side, self.mode = name, dim, side, mode
+        # on a CPU convolutions take half the time in this order of memory
+        self.net = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+        self.mean, self.std = (torch.as_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (mean, std))
+        numbers = ["/".join(f"{v:.6g}" for v in t.flatten().tolist()) for t in (self.mean, self.std)]
+        self.transform = (f"{side}x{side}, {mode} with antialiasing, in whole levels; "
+                          f"mean {numbers[0]}, deviation {numbers[1]}")
+
+    @torch.inference_mode()
+    def __call__(self, x: Tensor) -> Tensor:
+        levels = resized(x, self.side, self.mode)
+        z = self.net((levels / 255 - self.mean.to(x.device)) / self.std.to(x.device))
+        return (z[0] if isinstance(z, tuple) else z).float()        # CoCa gives its tokens as well
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
+
+    def to(self, device) -> "Encoder":
+        self.net.to(device)
+        return self
+
+    @functools.cached_property
+    def weights(self) -> str:
+        return digest(self.net)
+
+
+def resized(x: Tensor, side: int, mode: str) -> Tensor:
+    """Square images as floats 0..255 of another side, rounded to whole levels as an image library leaves them."""
+    if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[-1] != x.shape[-2]:
+        raise ValueError(f"{x.dtype} {tuple(x.shape)} are no square images (N, 3, S, S) of uint8")
+    if x.shape[-1] == side:
+        return x.float()
+    return F.interpolate(x.float(), (side, side), mode=mode, antialias=True).round().clamp(0, 255)
+
+
+def digest(net: nn.Module) -> str:
+    """SHA-256 over the names, shapes and bytes of a net's entries, in the order of names."""
+    sha = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        sha.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        sha.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return sha.hexdigest()
+
+
+@functools.cache
+def load(name: str) -> Encoder:
+    """The encoder of this name, read once. UserError: no such name, a package that is not installed, no weights."""
+    kind, colon, rest = name.partition(":")
+    if colon and kind == "open_clip":
+        return clip_encoder(*_model_and_tag(rest))
+    net, at, side = name.partition("@")
+    pick("encoder", net, [*FILES, "open_clip:MODEL/TAG"])
+    return imagenet_encoder(name, net, _side(name, side) if at else SIDE)
+
+
+def at_hand(name: str) -> bool:
+    """Can the encoder be loaded without a download? UserError as `load`."""
+    kind, colon, rest = name.partition(":")
+    if colon and kind == "open_clip":
+        model, tag = _model_and_tag(rest)
+        from huggingface_hub import try_to_load_from_cache
+        place = _open_clip().pretrained.get_pretrained_cfg(model, tag).get("hf_hub", "").strip("/")
+        return any(isinstance(try_to_load_from_cache(place, file), str) for file in CLIP_FILES if place)
+    net = pick("encoder", name.partition("@")[0], [*FILES, "open_clip:MODEL/TAG"])
+    url = _torchvision().get_model_weights(net)["IMAGENET1K_V1"].url
+    return _own(net).is_file() or Path(torch.hub.get_dir(), "checkpoints", url.rsplit("/")[-1]).is_file()
+
+
+def _side(name: str, text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{1,3}", text) or int(text) % 32:
+        raise UserError(f"encoder '{name}': the side after @ is a multiple of 32, like {name.partition('@')[0]}@96")
+    return int(text)
+
+
+# torchvision
+
+def imagenet_encoder(name: str, kind: str, side: int) -> Encoder:
+    """Body of a torchvision net, its last map averaged to `(N, D)`."""
+    net, normal = imagenet_net(kind)
+    mean, std = NORMALS[normal].flatten(1)
+    body = nn.Sequential(net.features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return Encoder(name, body, DIMS[kind], side, mean, std, "bilinear")
+
+
+def imagenet_net(name: str) -> tuple[nn.Module, str]:
+    """The whole net with its classifier, and how images are normalised for it (a name in data.NORMALS).
+
+    Weights are those of FEDLIB_RAW/weights; else torchvision's, which it downloads once.
+    """
+    from safetensors.torch import load_file
+    models = _torchvision()
+    path = _own(name)
+    if not path.is_file():
+        return _downloaded(models, name, path), "imagenet"
+    try:
+        kept = {k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()}
+        classes = len(kept["classifier.1.bias"])
+        net = models.get_model(name, weights=None, num_classes=classes)
+        net.load_state_dict(kept)
+    except Exception as error:      # safetensors and torch have errors of their own
+        raise UserError(f"{path} does not hold the weights of {name} ({str(error).splitlines()[0]})") from None
+    return (tensorflows(net), "half") if classes == BACKGROUND else (net, "imagenet")
+
+
+def tensorflows(net: nn.Module) -> nn.Module:
+    """A MobileNetV2 as TensorFlow computes it: strided convolutions are padded right and below only, eps is 0.001."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps = 1e-3
+        if isinstance(module, nn.Conv2d) and module.stride == (2, 2):
+            module.padding = (0, 0)
+            module.register_forward_pre_hook(lambda _, inputs: F.pad(inputs[0], (0, 1, 0, 1)))
+    return net
+
+
+def _own(name: str) -> Path:
+    return Path(os.environ.get("FEDLIB_RAW") or "FEDLIB_RAW", "weights", FILES[name])
+
+
+def _torchvision():
+    try:
+        from torchvision import models
+    except ImportError as error:
+        raise UserError("this encoder needs torchvision: pip install torchvision") from error
+    return models
+
+
+def _downloaded(models, name: str, path: Path) -> nn.Module:
+    try:
+        return models.get_model(name, weights="IMAGENET1K_V1", progress=False)
+    except Exception as error:      # a download fails in many ways
+        raise UserError(f"no weights of {name}: {path} is not there, and torchvision's cannot be downloaded "
+                        f"({(str(error) or type(error).__name__).splitlines()[0]})") from error
+
+
+# open_clip
+
+def _model_and_tag(text: str) -> tuple[str, str]:
+    model, slash, tag = text.partition("/")
+    package = _open_clip()
+    pick("open_clip model", model, package.list_models())
+    return model, pick(f"open_clip weights of {model}", tag if slash else "",
+                       package.list_pretrained_tags_by_model(model))
+
+
+def clip_encoder(model: str, tag: str | None) -> Encoder:
+    """The image tower of an open_clip model with its published evaluation transform; tag None: random weights.
+
+    OpenAI's and some other weights were trained with QuickGELU. open_clip only warns where a model's plain name says
+    otherwise, and computes something else; here the tag decides.
+    """
+    package = _open_clip()
+    quick = bool(tag) and package.pretrained.get_pretrained_cfg(model, tag).get("quick_gelu", False)
+    try:
+        with silence():
+            net = package.create_model(model, pretrained=tag, force_quick_gelu=quick)
+    except Exception as error:      # a download fails in many ways
+        raise UserError(f"the open_clip weights {model}/{tag} could not be loaded ({str(error).split('. ')[0]}); they "
+                        "are downloaded once, so the first run needs a connection") from error
+    how = net.visual.preprocess_cfg
+    side = how["size"][0] if isinstance(how["size"], tuple | list) else how["size"]
+    with torch.inference_mode():
+        z = net.encode_image(torch.zeros(1, 3, side, side))
+    return Encoder(f"open_clip:{model}/{tag}", net.visual, z.shape[1], side, how["mean"], how["std"],
+                   how["interpolation"])
+
+
+@contextmanager
+def silence():
+    """Nothing but errors that are raised: open_clip and its downloader say each of their attempts several times."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _open_clip():
+    from fedlib.text import open_clip
+    return open_clip()

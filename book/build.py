@@ -105,7 +105,7 @@ def settings(notebooks: dict[str, Path], given: dict) -> dict[str, dict]:
 
 
 def tidy(path: Path, name: str):
-    """Hide the cell that papermill injected, drop what names this machine, refuse a figure without alt text."""
+    """Hide the cell that papermill injected, drop what names this machine and empty texts, ask figures for alt text."""
     notebook = nbformat.read(path, 4)
     notebook.metadata.pop("papermill", None)
     for cell in notebook.cells:
@@ -113,6 +113,8 @@ def tidy(path: Path, name: str):
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.metadata["tags"].append("remove-cell")
+        if cell.cell_type == "code":        # of an empty text the page would show the name of its class
+            cell.outputs = [o for o in cell.outputs if o.get("data", {}).get("text/markdown", "-").strip()]
         shown = {kind for output in cell.get("outputs", []) for kind in output.get("data", {})}
         alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt")
         if any(kind.startswith("image/") for kind in shown) and not alt:

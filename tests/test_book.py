@@ -182,6 +182,13 @@ def test_a_figure_without_alt_text_is_refused(book):
     assert ran.returncode == 1 and "has no alt text" in ran.stderr.splitlines()[-1]
 
 
+def test_an_empty_text_shows_nothing(book):
+    write(book, new_code_cell("from IPython.display import Markdown\nMarkdown('')"))
+    assert build(book, "--only", "one").returncode == 0
+    executed = nbformat.read(book / "build/book/notebooks/one.ipynb", 4)
+    assert [c.outputs for c in executed.cells if "Markdown" in c.source] == [[]]
+
+
 @pytest.mark.parametrize("profile", ["mini", "paper"])
 @pytest.mark.parametrize("notebook", [p for p in NOTEBOOKS if p.parent.name in PAPERS and p.stem != "method"],
                          ids=lambda p: f"{p.parent.name}-{p.stem}")

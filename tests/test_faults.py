@@ -42,7 +42,7 @@ def names(folder):
 
 def same(record, other):
     """Equal in every number except times."""
-    timeless = [dict(r["made"], started=0, seconds=0) for r in (record, other)]
+    timeless = [dict(r["made"], started=0, seconds=0, peak_mb=0) for r in (record, other)]
     return record["run"] == other["run"] and numbers(record) == numbers(other) and timeless[0] == timeless[1]
 
 

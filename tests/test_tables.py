@@ -51,7 +51,8 @@ CHANGES += [("protocol", k, v) for k, v in dict(
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
-    pathological=2, balanced=False, partition_seed=1, pool=0.5).items()]
+    pathological=2, balanced=False, partition_seed=1, pool=0.5,
+    encoder="squeezenet1_1").items()]
 
 
 def test_the_digest_covers_every_field():

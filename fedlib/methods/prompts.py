@@ -26,7 +26,7 @@ class FedDTR(FedPer):
     """
     text: Encoder = "embedding"
     layers: int = 1                      # of the mlp
-    labels: Labels = "names"        # what stands for a class in its prompt
+    labels: Labels = "names"             # what stands for a class in its prompt
     scale: float = 100.0                 # s
     u: float = 1.0
     prior: bool = True

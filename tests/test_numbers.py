@@ -180,7 +180,8 @@ def test_fedproto_nearest_prototype_among_those_seen():
     client = client_with(net, [[0.0, 0.0]], [0], **got)
     method = make("FedProto", {"infer": "nearest"})
     x = tensor([[1.0, 0.1], [0.1, 1.0]])        # both are nearest to the prototype that is not there
-    assert method.predict(net, x, client).argmax(1).tolist() == [0, 2]
+    logits = method.predict(net, x, client)
+    assert logits.argmax(1).tolist() == [0, 2] and logits.argmin(1).tolist() == [1, 1] and logits.isfinite().all()
     client.got = got | {"seen": torch.zeros(3, dtype=torch.bool)}
     equal(method.predict(net, x, client), net(x))
 

@@ -75,7 +75,7 @@ class FedProto(Prototypes):
         if self.infer == "head" or not client.got["seen"].any():
             return super().predict(net, x, client)
         far = torch.cdist(net.body(x).float(), client.got["protos"])
-        return (-far).masked_fill(~client.got["seen"], -torch.inf)
+        return (-far).masked_fill(~client.got["seen"], -1000 - far.max())     # the last, with a loss that is finite
 
 
 @method

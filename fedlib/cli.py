@@ -336,7 +336,7 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
         from fedlib import feature_cache, prepare
         prepare.load(name, size or None)        # once, before many processes ask for it
         if encoder:
-            feature_cache.load(name, size or None, encoder)
+            feature_cache.ensure(name, size or None, encoder, device, click.echo)
     if len(todo) == 1:
         try:
             click.echo(f"record: {batch.one(todo[0], results, device, budget, click.echo)}")
@@ -374,7 +374,7 @@ def show_progress():
 @cli.command()
 @click.argument("table")
 @PROFILE
-@click.option("--select", "rule", help="last, last5, best-val or best-test [default: the table's].")
+@click.option("--select", "rule", help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
 @click.option("--when", type=click.Choice(["before", "after"]),
               help="Tested before or after a round's local training [default: as each row says].")
 @RESULTS

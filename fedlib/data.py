@@ -48,6 +48,7 @@ class Client:
     round: int = 0
     seed: int = 0
     classes: list[str] = field(default_factory=list)      # their names
+    head: Tensor | None = None      # the frozen head of its domain `(C, D)`, where there is one
     state: dict = field(default_factory=dict)
     scratch: dict = field(default_factory=dict)
     got: dict = field(default_factory=dict)
@@ -57,7 +58,8 @@ class Client:
 class Federation:
     """The clients, the class names, and test splits of domains that no client holds.
 
-    own_tests: clients of one domain have different test splits, so that each must be tested; words: of the vocabulary.
+    own_tests: clients of one domain have different test splits, so that each must be tested; words: of the vocabulary;
+    head: the frozen head that all share `(C, D)`.
     """
     clients: list[Client]
     classes: list[str]
@@ -65,6 +67,7 @@ class Federation:
     about: dict
     own_tests: bool = False
     words: int = 0
+    head: Tensor | None = None
 
     @property
     def domains(self) -> list[str]:

@@ -34,6 +34,7 @@ class Encoder:
     It resizes and normalises them itself, where they are. dim: D; transform: what it does to images, as text; weights:
     SHA-256 over names, shapes and bytes of the net's entries.
     """
+    model = None
 
     def __init__(self, name: str, net: nn.Module, dim: int, side: int, mean, std, mode: str):
         self.name, self.dim, self.side, self.mode = name, dim, side, mode

@@ -1,9 +1,10 @@
 """Features of a frozen encoder, computed once for a prepared set and read by every run.
 
 Beside the set lies `<name>-<size>-<encoder>-<key>.safetensors`: for each domain d a tensor `d` float16 (N, D), its rows
-in the set's order. Labels and parts stay in the set. The file's metadata say what it was made of; the key digests that:
-encoder, its weights, its transform, the type of numbers and the set. Pieces of a pass that is not finished lie in the
-folder `.<file>.pieces`.
+in the set's order, and where the encoder has a text tower the domain's text head `head/d` float32 (C, D). Labels and
+parts stay in the set. The file's metadata say what it was made of; the key digests that: encoder, its weights, its
+transform, the type of numbers, the set and the templates of the texts. Pieces of a pass that is not finished lie in
+the folder `.<file>.pieces`.
 """
 import hashlib
 import json
@@ -17,22 +18,24 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from fedlib import encoders, prepare
+from fedlib import encoders, heads, prepare
 from fedlib.encoders import Encoder
 from fedlib.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 DTYPE = "float16"
 PIECE = 1024        # images between two writes; a killed pass repeats fewer than that
 SPOTS = 2           # rows of each domain that are computed anew for a file made elsewhere
+HEAD = "head/"
 CLOSE = 0.02        # largest |z - z'| / |z'| of such a row: processors round differently
-KEY = ("encoder", "weights", "transform", "dtype", "set")
+KEY = ("encoder", "weights", "transform", "dtype", "set", "texts")
 
 
 class Features(NamedTuple):
-    """What was made of what, and {domain: `(N, D)` float16}, memory-mapped from the file."""
+    """What was made of what, {domain: `(N, D)` float16}, memory-mapped from the file, and {domain: its text head}."""
     about: dict
     tensors: dict
+    heads: dict
 
 
 # read
@@ -105,16 +108,17 @@ def _read(path: Path, manifest: dict, whole: bool) -> Features:
     """ValueError unless its tensors are those of the set and, with `whole`, have the digest that it states."""
     about = _about(path)
     shapes = {d: [sum(n["per_class"]), about["dim"]] for d, n in manifest["domains"].items()}
+    made = {f"{HEAD}{d}": [len(manifest["classes"]), about["dim"]] for d in shapes if about["texts"]}
     with safe_open(path, "pt") as file:
         slices = {d: file.get_slice(d) for d in file.keys()}
-        if {d: s.get_shape() for d, s in slices.items()} != shapes:
-            raise ValueError(f"its tensors are not {shapes}")
-        if about["dtype"] != DTYPE or any(s.get_dtype() != prepare.DTYPES[DTYPE] for s in slices.values()):
+        if {d: s.get_shape() for d, s in slices.items()} != shapes | made:
+            raise ValueError(f"its tensors are not {shapes | made}")
+        if about["dtype"] != DTYPE or any(slices[d].get_dtype() != prepare.DTYPES[DTYPE] for d in shapes):
             raise ValueError(f"its numbers are not {DTYPE}")
-        tensors = {d: file.get_tensor(d) for d in shapes}
+        tensors = {d: file.get_tensor(d) for d in slices}
     if whole and content(tensors) != about["content"]:
         raise ValueError("its numbers are not those that were written")
-    return Features(about, tensors)
+    return Features(about, {d: tensors[d] for d in shapes}, {d: tensors[f"{HEAD}{d}"] for d in shapes if made})
 
 
 def content(tensors: dict) -> str:
@@ -131,7 +135,7 @@ def summary(path: Path) -> str:
     """Where features lie, their counts, what they were made of and how fast, as lines a person reads."""
     about = _about(path)
     with safe_open(path, "pt") as file:
-        counts = {d: file.get_slice(d).get_shape()[0] for d in file.keys()}
+        counts = {d: file.get_slice(d).get_shape()[0] for d in file.keys() if not d.startswith(HEAD)}
     made, width = about.get("made") or {}, max(map(len, counts))
     lines = [f"{about['encoder']} of {about['name']} at {about['size']} px: {path}",
              *(f"  {d:{width}}  {n:6d} x {about['dim']}" for d, n in counts.items()),
@@ -143,6 +147,15 @@ def summary(path: Path) -> str:
 
 
 # make
+
+def ensure(name: str, size: int | None, encoder: str, device: str = "cpu", say=print):
+    """Make the features where there are none; raises what `load` and `make` raise."""
+    wanted, pin, _ = encoder.partition("#")
+    if pin or _there(prepare.load(name, size).manifest, wanted):
+        load(name, size, encoder)
+    else:
+        make(name, size, encoders.load(wanted).to(device), say=say)
+
 
 def make(name: str, size: int | None, encoder: Encoder, batch: int = 64, say=print) -> Path:
     """One pass over a prepared set of images; returns the path of its features, at once where they are there.
@@ -164,7 +177,8 @@ def make(name: str, size: int | None, encoder: Encoder, batch: int = 64, say=pri
             seconds = time.monotonic() - start
             made = {"torch": torch.__version__, "device": str(encoder.device), "images": images,
                     "seconds": round(seconds, 2)}
-            join(prepared.manifest, pieces, path, about | {"made": made})
+            join(prepared.manifest, pieces, path, about | {"made": made},
+                 heads.texts(encoder, prepared.manifest) if about["texts"] else {})
         shutil.rmtree(pieces, ignore_errors=True)
     return path
 
@@ -175,7 +189,7 @@ def described(manifest: dict, encoder: Encoder) -> dict:
         raise UserError(f"{manifest['name']} holds {manifest['kind']}; encoders take images")
     return {"format": FORMAT, "encoder": encoder.name, "weights": encoder.weights, "transform": encoder.transform,
             "dtype": DTYPE, "set": manifest["digest"], "name": manifest["name"], "size": manifest["size"],
-            "dim": encoder.dim}
+            "dim": encoder.dim, "texts": heads.digest(manifest) if encoder.model is not None else ""}
 
 
 def encode(prepared, encoder: Encoder, batch: int, pieces: Path) -> int:
@@ -219,15 +233,15 @@ def _piece(pieces: Path, number: int, at: int) -> Path:
     return pieces / f"{number}-{at}.npy"
 
 
-def join(manifest: dict, pieces: Path, path: Path, about: dict):
-    """One file of all pieces, under its name when it is whole."""
+def join(manifest: dict, pieces: Path, path: Path, about: dict, made: dict):
+    """One file of all pieces and of the text heads `made`, under its name when it is whole."""
     tensors = {d: np.concatenate([np.load(_piece(pieces, i, at)) for at in range(0, sum(n["per_class"]), PIECE)])
                for i, (d, n) in enumerate(manifest["domains"].items())}
-    write(path, tensors, about)
+    write(path, tensors | {f"{HEAD}{d}": head.numpy() for d, head in made.items()}, about)
 
 
 def write(path: Path, tensors: dict, about: dict):
-    """The file of {domain: `(N, D)` float16 array}."""
+    """The file of {domain: `(N, D)` float16 array} and of text heads."""
     about = about | {"content": content(tensors)}
     with prepare.moved_into(path) as temporary:
         prepare.save(tensors, temporary, path.stem, about=json.dumps(about))
@@ -272,10 +286,11 @@ def _check_key(about: dict, manifest: dict, encoder: str):
 
 def spot_check(prepared, features: Features, encoder: Encoder):
     """ValueError where weights or transform are others than here, or where rows computed anew are not close."""
-    for what in ("weights", "transform", "dim"):
-        here, there = getattr(encoder, what), features.about[what]
-        if here != there:
-            raise ValueError(f"its {what} of {encoder.name} are others than here ({_short(there)}, not {_short(here)})")
+    here = described(prepared.manifest, encoder)
+    for what in ("weights", "transform", "dim", "texts"):
+        if here[what] != features.about[what]:
+            raise ValueError(f"its {what} of {encoder.name} are others than here ({_short(features.about[what])}, not "
+                             f"{_short(here[what])})")
     for d, z in features.tensors.items():
         index = torch.linspace(0, len(z) - 1, min(SPOTS, len(z))).long()
         again = encoded(encoder, prepared.tensors[f"{d}/x"][index]).float()

@@ -15,9 +15,12 @@ class Arch:
     """Which net. `width` is the number of channels of the first stage (ResNets) or layer (CNN), the size of the
     embedding (fasttext), of the first layer (mlp3) or of the inner one (adapter).
     """
-    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3", "adapter"] = "cnn4"
-    width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000, adapter D / 4)
-    head: Literal["linear", "hidden"] = later("linear")      # hidden: FedPall's, two hidden layers with batch-norm
+    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3", "adapter", "clip_adapter",
+                 "attention", "attention_bn"] = "cnn4"
+    width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000, adapters D / 4)
+    # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (fedlib.heads), their
+    # mean over the domains; own: each client has those of its domain.
+    head: Literal["linear", "hidden", "frozen", "own"] = later("linear")
     least: ClassVar[dict] = {}
 
 
@@ -37,11 +40,11 @@ class Net(nn.Module):
         return self.head.in_features
 
 
-def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0) -> Net:
+def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, head: Tensor | None = None) -> Net:
     """The net, its weights drawn from a stream of its own.
 
     `shape` is that of one sample: (3, H, W) images, (D,) features or, where `words` is the size of the vocabulary,
-    (L,) token ids. UserError: a net for another kind of data.
+    (L,) token ids. head `(C, D)`: the classes' vectors of a frozen head. UserError: a net for another kind of data.
     """
     data = "token ids" if words else "images" if len(shape) == 3 else "features"
     takes = TAKES.get(arch.net, ("images",))
@@ -52,7 +55,30 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0) -> 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
         net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
+        if arch.head in ("frozen", "own"):
+            return Net(net.body, FrozenHead(frozen(head, net)))
         return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
+
+
+def frozen(head: Tensor | None, net: Net) -> Tensor:
+    """The vectors of a frozen head; UserError: there are none, or they do not fit the features."""
+    if head is None:
+        raise UserError("a frozen head needs vectors of the classes: head = \"texts\" or \"public\" in the data")
+    if head.shape[1] != net.dim:
+        raise UserError(f"the frozen head has {head.shape[1]} numbers for each class, the features {net.dim}")
+    return head
+
+
+class FrozenHead(nn.Module):
+    """logits = H z / |z|, H `(C, D)` fixed: the classes' vectors times CLIP's scale. It neither trains nor travels."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.register_buffer("weight", weight.float(), persistent=False)
+        self.out_features, self.in_features = weight.shape
+
+    def forward(self, z: Tensor) -> Tensor:
+        return nn.functional.normalize(z.float()) @ self.weight.T
 
 
 class HiddenLayers(nn.Sequential):
@@ -107,20 +133,47 @@ def mlp3(classes: int, shape: tuple, width: int = 0) -> Net:
 
 
 class Adapter(nn.Module):
-    """x + relu(W2 relu(W1 x)) without biases: MPFT's, on features of a frozen encoder."""
+    """a x + b relu(W2 relu(W1 x)) without biases, on features of a frozen encoder."""
 
-    def __init__(self, dim: int, inner: int):
+    def __init__(self, dim: int, inner: int, a: float = 1.0, b: float = 1.0):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(dim, inner, bias=False), nn.ReLU(), nn.Linear(inner, dim, bias=False),
                                     nn.ReLU())
+        self.a, self.b = a, b
 
     def forward(self, x):
-        return x + self.layers(x)
+        return self.a * x + self.b * self.layers(x)
+
+
+class Attention(nn.Module):
+    """x * softmax(W2 f(W1 x)): weights of the features that sum to 1."""
+
+    def __init__(self, dim: int, *between: nn.Module):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, dim), *between, nn.Linear(dim, dim), nn.Softmax(1))
+
+    def forward(self, x):
+        return x * self.layers(x)
 
 
 def adapter(classes: int, shape: tuple, width: int = 0) -> Net:
-    """MPFT's residual adapter of D, D / 4 and D features (arXiv:2410.07738), then a linear layer that is trained."""
+    """MPFT's residual adapter of D, D / 4 and D features, a = b = 1 (arXiv:2410.07738)."""
     return Net(Adapter(shape[0], width or max(1, shape[0] // 4)), nn.Linear(shape[0], classes))
+
+
+def clip_adapter(classes: int, shape: tuple, width: int = 0) -> Net:
+    """CLIP-Adapter's (Gao et al., arXiv:2110.04544): as MPFT's, with a = 0.8 and b = 0.2."""
+    return Net(Adapter(shape[0], width or max(1, shape[0] // 4), 0.8, 0.2), nn.Linear(shape[0], classes))
+
+
+def attention(classes: int, shape: tuple, width: int = 0) -> Net:
+    """FedCLIP's (Lu et al., arXiv:2302.13485), f = tanh: 525,312 parameters for D = 512."""
+    return Net(Attention(shape[0], nn.Tanh()), nn.Linear(shape[0], classes))
+
+
+def attention_bn(classes: int, shape: tuple, width: int = 0) -> Net:
+    """FACMIC's (Wu et al., MICCAI 2024, arXiv:2410.14707): f = leaky ReLU after batch-norm."""
+    return Net(Attention(shape[0], nn.BatchNorm1d(shape[0]), nn.LeakyReLU()), nn.Linear(shape[0], classes))
 
 
 class Block(nn.Module):
@@ -193,9 +246,10 @@ def resnet(block, depths, stem: str):
     return builder
 
 
-TAKES = {"linear": ("images", "features"), "mlp3": ("features",), "adapter": ("features",),
-         "fasttext": ("token ids",)}        # others: images
+TAKES = {"linear": ("images", "features"), "mlp3": ("features",), "fasttext": ("token ids",),
+         **dict.fromkeys(("adapter", "clip_adapter", "attention", "attention_bn"), ("features",))}     # others: images
 BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, "adapter": adapter,
+            "clip_adapter": clip_adapter, "attention": attention, "attention_bn": attention_bn,
             "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
             "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),
             "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7")}

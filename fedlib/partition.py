@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib import feature_cache, prepare
+from fedlib import feature_cache, heads, prepare
 from fedlib.data import Client, Federation, Split
 from fedlib.errors import UserError, pick
 from fedlib.seeds import generator, key
@@ -40,6 +40,7 @@ class Data:
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
     pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
     encoder: str = later("")             # x are features of this frozen encoder (fedlib.encoders) in the images' place
+    head: Literal["", "texts", "public"] = later("")     # of frozen heads: what stands for a class (fedlib.heads)
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
     most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1}
 
@@ -59,6 +60,8 @@ def federate(spec: Data, seed: int) -> Federation:
     made = feature_cache.load(spec.name, spec.size or None, spec.encoder) if spec.encoder else None
     whole = {d: Split(made.tensors[d] if made else prepared.tensors[f"{d}/x"], prepared.tensors[f"{d}/y"],
                       spec.normalise) for d in prepared.manifest["domains"]}
+    held = {s.domain: parts_of(spec, prepared, s.domain) for s in shares} if spec.head else {}
+    head = heads.make(spec.head, whole, held, prepared.manifest["classes"], made) if spec.head else {}
     taken = {}          # clients that share a test split share its tensors
 
     def take(held: dict) -> Split:
@@ -70,7 +73,7 @@ def federate(spec: Data, seed: int) -> Federation:
         return taken[place]
 
     clients = [Client(str(i), s.domain, take(s.train), take(s.test), take(s.val) if size(s.val) else None, seed=seed,
-                      classes=prepared.manifest["classes"]) for i, s in enumerate(shares)]
+                      classes=prepared.manifest["classes"], head=head.get(s.domain)) for i, s in enumerate(shares)]
     about = {"name": spec.name, "size": prepared.manifest["size"], "digest": prepared.manifest["digest"],
              "partition": digest(shares), **({"encoder": feature_cache.origin(made)} if made else {}),
              **{k: prepared.manifest[k] for k in ("notice",) if prepared.manifest.get(k)},
@@ -79,7 +82,7 @@ def federate(spec: Data, seed: int) -> Federation:
     return Federation(clients, prepared.manifest["classes"],
                       unseen={d: take({d: index}) for d, index in unseen.items()}, about=about,
                       own_tests=len({id(c.test) for c in clients}) > len({c.domain for c in clients}),
-                      words=len(prepared.manifest.get("words") or ()))
+                      words=len(prepared.manifest.get("words") or ()), head=heads.shared(head))
 
 
 def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[Share], dict[str, Tensor]]:

@@ -116,21 +116,31 @@ def mpft_lists(d: Domain) -> Parts:
     return Parts(train, val, where(d.part == TEST))
 
 
-def mpft_images(*shares):
-    """Per class train/val/test by the shares, which is what MPFT's DomainNet lists come to (56/14/30)."""
+def mpft_images(*shares, public=0):
+    """Per class train/val/test by the shares, which is what MPFT's DomainNet lists come to (56/14/30).
+
+    `public` images of each class belong to no part: a head can be made of them.
+    """
     def sizes(n):
-        test, val = round(shares[2] * n), round(shares[1] * n)
-        return n - val - test, val, test
-    return lambda d: Parts(*cut(d.y, sizes, shuffled("mpft", d.set, d.name, 1)))
+        test, val = (round(share * (n - public)) for share in shares[:0:-1])
+        return n - public - val - test, val, test, public
+    return lambda d: Parts(*cut(d.y, sizes, shuffled("mpft", d.set, d.name, 1))[:3])
 
 
-def mpft_pacs_released(d: Domain) -> Parts:
-    """Every image is a test image; 80 % of the same images train. Sketch had 373 images (which: not published)."""
-    every = torch.arange(len(d.y))
-    if d.name == "sketch":
-        every = shuffled("mpft_released", d.set)(every)[:373].sort().values
-    train, val = (every[i].sort().values for i in stratified(d.y[every], 0.2, 1))
-    return Parts(train, val, every)
+def mpft_pacs_released(public: int = 0):
+    """Every image is a test image; 80 % of the same images train. Sketch had 373 images (which: not published).
+
+    `public` images of each class, those of mpft_pacs_public, belong to no part.
+    """
+    def make(d: Domain) -> Parts:
+        every = torch.arange(len(d.y))
+        if public:
+            every = torch.cat(mpft_images(0.56, 0.14, 0.30, public=public)(d)).sort().values
+        if d.name == "sketch":
+            every = every[shuffled("mpft_released", d.set)(torch.arange(len(every)))[:373].sort().values]
+        train, val = (every[i].sort().values for i in stratified(d.y[every], 0.2, 1))
+        return Parts(train, val, every)
+    return make
 
 
 def feddeap(d: Domain) -> Parts:
@@ -197,11 +207,17 @@ RULES = {
     "mpft_pacs": Rule(
         "per class 56/14/30 train/val/test of all images, as DomainNet's lists come to", "ours, for MPFT",
         mpft_images(0.56, 0.14, 0.30), ("pacs",)),
+    "mpft_pacs_public": Rule(
+        "5 images of each class are public, the others per class 56/14/30 train/val/test", "ours, for MPFT",
+        mpft_images(0.56, 0.14, 0.30, public=5), ("pacs",)),
     "mpft_pacs_printed": Rule(
         "per class 70/10/20 train/val/test", "MPFT, paper", mpft_images(0.7, 0.1, 0.2), ("pacs",)),
     "mpft_pacs_released": Rule(
-        "80/20 train/val of all images; the same images test; 373 sketches", "MPFT, released code", mpft_pacs_released,
-        ("pacs",)),
+        "80/20 train/val of all images; the same images test; 373 sketches", "MPFT, released code",
+        mpft_pacs_released(), ("pacs",)),
+    "mpft_pacs_released_public": Rule(
+        "as released, but 5 images of each class are public and in no part", "ours, for MPFT",
+        mpft_pacs_released(public=5), ("pacs",)),
     "feddeap": Rule(
         "per class ceil(0.2 n) test, drawn with seed 123; no val", "FedDEAP, paper", feddeap),
     "feddeap_pacs_released": Rule(

@@ -20,6 +20,7 @@ PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, i
 SELECT = {"last": lambda rounds: rounds[-1:],
           "last5": lambda rounds: rounds[-5:],
           "best-val": lambda rounds: [_best(rounds, "val")],
+          "best-val-loss": lambda rounds: [_least_loss(rounds)],
           "best-test": lambda rounds: [_best(rounds, "acc")]}
 
 
@@ -49,7 +50,8 @@ class Table:
 
     data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
     without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
-    block, the domains whose features a figure draws. leaks: what messages say about images is measured.
+    block, the domains whose features a figure draws. leaks: what messages say about images is measured. transfer: the
+    columns are what `fedlib.transfer` measures, and the round, in the place of domains.
     """
     id: str
     title: str
@@ -64,6 +66,7 @@ class Table:
     methods: dict
     shows: dict
     leaks: bool
+    transfer: bool
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows whose method does not exist yet have none, nor rows of other profiles."""
@@ -84,7 +87,16 @@ class Table:
             for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in (printed, profile))):
                 values |= some
         data = how["data"] | self.data.get(printed, {}) | ({"unseen": [unseen]} if unseen else {})
-        return records.plan(method, values, data, how["net"], how["protocol"] | row.get("protocol", {}), seed)
+        net = how["net"] | row.get("net", {})
+        return records.plan(method, values, data, net, how["protocol"] | row.get("protocol", {}), seed)
+
+    def printed_row(self, row: str) -> str:
+        """The paper's row whose numbers stand beside this one: a variant of a method has those of the method."""
+        return next(r.get("printed", row) for r in self.rows if r["name"] == row)
+
+    def settings(self, block: str) -> list[str]:
+        """The columns of a block: domains and their mean, or measures of transfer."""
+        return [*self.blocks[block]["columns"], *([] if self.transfer else ["avg"])]
 
     def printed_as(self, block: str) -> str:
         """The paper's name of a block: a variant of the data stands beside the same printed numbers."""
@@ -108,12 +120,14 @@ def load(ident: str) -> Table:
     paper, name = ident.split("/")
     content = papers()[paper]
     table = content["tables"][name]
-    printed = pd.read_csv(PAPERS / f"{paper}.csv").query("metric == 'accuracy'")
+    printed = pd.read_csv(PAPERS / f"{paper}.csv")
+    printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
     claims = [c for c in content.get("claims", []) if c["table"] == name]
-    return Table(ident, table["title"], {b: content["blocks"][b] for b in table["blocks"]}, table["rows"],
+    columns = {"columns": table["columns"]} if "columns" in table else {}
+    return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]}, table["rows"],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
-                 table.get("shows", {}), table.get("leaks", False))
+                 table.get("shows", {}), table.get("leaks", False), table.get("transfer", False))
 
 
 # records -> cells
@@ -130,6 +144,8 @@ def found(table: Table, profile: str, results: Path, seeds=None, when: str = "")
             record = records.read(path)
             if p.unseen:
                 record["rounds"] = [r | {"acc": r["unseen"]} for r in record["rounds"]]
+            if table.transfer:
+                record["rounds"] = [r | {"acc": r["transfer"] | {"rounds": r["round"]}} for r in record["rounds"]]
             if times[p.row] == "after":
                 record["rounds"] = [r | {"acc": r.get("after", r["acc"])} for r in record["rounds"]]
             lines.append((p, record))
@@ -150,6 +166,12 @@ def _best(rounds, key):
     return max(rounds, key=lambda r: sum(r[key].values()))
 
 
+def _least_loss(rounds):
+    if "val_loss" not in rounds[0]:
+        raise UserError("these runs have no validation split, so its loss cannot choose a round")
+    return min(rounds, key=lambda r: r["val_loss"])     # the first of equal ones
+
+
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
     """One line per record and column: block, setting (domain or avg), row, seed, value. `when` as for `found`.
 
@@ -162,7 +184,8 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
     domains = pd.DataFrame(lines, columns=columns)
     groups = domains.groupby(["block", "row", "seed"], sort=False)["value"]
     averages = [(block, "avg", row, seed, part.mean()) for (block, row, seed), part in groups
-                if not table.leave_one_out or len(part) == len(table.blocks[block]["columns"])]
+                if not table.transfer
+                and (not table.leave_one_out or len(part) == len(table.blocks[block]["columns"]))]
     return pd.concat([domains, pd.DataFrame(averages, columns=columns)], ignore_index=True) if lines else domains
 
 
@@ -191,11 +214,11 @@ def compare(table: Table, profile: str, results: Path, rule: str | None = None, 
     ours = values(table, profile, results, rule, seeds, when).groupby(["block", "setting", "row"])["value"].agg(list)
     printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
     lines = []
-    for block, content in table.blocks.items():
-        for setting in [*content["columns"], "avg"]:
+    for block in table.blocks:
+        for setting in table.settings(block):
             for row in (r["name"] for r in table.rows):
-                key = (block, setting, row)
-                sample, paper = ours.get(key, []), printed.get((table.printed_as(block), setting, row), float("nan"))
+                key, place = (block, setting, row), (table.printed_as(block), setting, table.printed_row(row))
+                sample, paper = ours.get(key, []), printed.get(place, float("nan"))
                 lines.append((*key, paper, *interval(sample), len(sample)))
     cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
     return cells.assign(difference=cells.ours - cells.printed)
@@ -223,8 +246,8 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
     text = part.apply(cell, axis=1, join=join)
     part = part.assign(text=text if part.printed.notna().any() else text.str.removeprefix("–" + join))
     shaped = part.pivot(index="row", columns="setting", values="text")
-    shaped = shaped.loc[[r["name"] for r in table.rows], [*content["columns"], "avg"]]
-    shaped["n"] = part[part.setting == "avg"].set_index("row")["n"]
+    shaped = shaped.loc[[r["name"] for r in table.rows], table.settings(block)]
+    shaped["n"] = part[part.setting == table.settings(block)[-1]].set_index("row")["n"]
     return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
 
 

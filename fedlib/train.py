@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedlib import __version__, records
+from fedlib import __version__, records, transfer
 from fedlib.data import Client, Federation, as_input
 from fedlib.errors import UserError
 from fedlib.methods.base import autocast, make
@@ -45,6 +45,8 @@ class Worker:
         self.method = make(run.method, run.settings, run.protocol)
         self.client, self.device = client, device
         self.method.seed, self.method.classes = client.seed, client.classes
+        if run.net.head == "own":
+            net.head.weight = client.head
         client.net = self.method.equip(net).to(device)
         client.train, client.test = client.train.to(device), client.test.to(device)
         client.val = client.val and client.val.to(device)
@@ -62,8 +64,9 @@ class Worker:
             said["after"] = self.score(client.test)
         return self.method.upload(client), said
 
-    def test(self, got: dict, unseen: dict) -> dict:
-        """Accuracy and loss after a download, on the client's test and validation splits and on unseen domains.
+    def test(self, got: dict, unseen: dict, others: dict | None = None) -> dict:
+        """Accuracy and loss after a download, on the client's test and validation splits, on unseen domains and on
+        other splits by client.
 
         Nothing of it stays: the client goes on as if it had not been tested.
         """
@@ -72,7 +75,8 @@ class Worker:
         client.got = to_device(got, self.device)
         self.method.receive(client, client.got)
         self.method.adapt(client)
-        scores = {"test": self.score(client.test), "unseen": {d: self.score(s) for d, s in unseen.items()}}
+        scores = {"test": self.score(client.test), "unseen": {d: self.score(s) for d, s in unseen.items()},
+                  "others": {i: self.score(s)["acc"] for i, s in (others or {}).items()}}
         if client.val is not None:
             scores["val"] = self.score(client.val)
         client.net.load_state_dict(kept[0][0])
@@ -120,13 +124,15 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         return path
     federation = federate(run.data, run.seed)       # finds mistakes in the data's settings before anything is written
     if run.protocol.patience and (run.protocol.evaluate == "after" or any(c.val is None for c in federation.clients)):
-        raise UserError(f"patience stops on validation accuracy: {run.data.name} needs a validation split, "
+        raise UserError(f"patience stops on validation: {run.data.name} needs a validation split, "
                         f"and evaluate must not be 'after'")
+    if run.protocol.cross and run.protocol.evaluate == "after":
+        raise UserError("cross tests what came down: evaluate must not be 'after'")
     with locked(path):
         if path.exists():
             return path
         net = build(run.net, len(federation.classes), tuple(federation.clients[0].train.x.shape[1:]), run.seed,
-                    federation.words)
+                    federation.words, federation.head)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
         made = provenance(run, federation, device)
@@ -162,8 +168,11 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
     server.seed, server.classes = run.seed, federation.classes
     server.setup(net.to(device))
     rounds = resume(partial, run, server, workers, device)
-    for number in range(len(rounds), run.protocol.rounds):
-        if stalled(rounds, run.protocol.patience):
+    if run.protocol.initial and not rounds:
+        rounds.append({"round": 0, **measure(server, workers, federation, []), "bytes_up": 0, "bytes_down": 0,
+                       "seconds": 0.0})
+    for number in range(rounds[-1]["round"] if rounds else 0, run.protocol.rounds):
+        if stalled(rounds, run.protocol):
             break
         start = time.monotonic()
         if deadline and start + (rounds[-1]["seconds"] if rounds else 0) > deadline:
@@ -181,6 +190,7 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
                      for w, c in zip(workers, federation.clients, strict=True) if c.id not in uploads]
         server.aggregate(uploads)
         row = {"round": number + 1, **measure(server, workers, federation, said), "bytes_up": up, "bytes_down": down}
+        row |= {"server": server.measured} if server.measured else {}
         if not all(map(_finite, (row["loss"], row["train_loss"]))):
             partial.unlink(missing_ok=True)     # every start would end here
             raise UserError(f"{run.method} (seed {run.seed}) diverged in round {number + 1}: the loss is not finite; "
@@ -216,7 +226,7 @@ def measure(server, workers, federation: Federation, said: list) -> dict:
 
     protocol = server.protocol
     losses = [i["loss"] for _, i in said if "loss" in i]
-    row = {"train_loss": round(sum(losses) / len(losses), 6)}
+    row = {"train_loss": round(sum(losses) / len(losses), 6) if losses else 0.0}
     if protocol.evaluate != "before":
         row["after"] = _by_domain((c.domain, i["after"]["acc"], weight(c)) for c, i in said)
     if protocol.evaluate == "after":
@@ -229,11 +239,15 @@ def measure(server, workers, federation: Federation, said: list) -> dict:
     scores = []
     for i, (worker, client) in enumerate(speakers):
         unseen = federation.unseen if personal or i == 0 else {}
-        scores.append((client, worker.test(server.broadcast(client.id), unseen)))
+        others = {c.id: c.test for c in federation.clients} if protocol.cross and (personal or i == 0) else {}
+        scores.append((client, worker.test(server.broadcast(client.id), unseen, others)))
     row["acc"] = _by_domain((c.domain, s["test"]["acc"], weight(c)) for c, s in scores)
     row["loss"] = _mean(_by_domain((c.domain, s["test"]["loss"], weight(c)) for c, s in scores))
     if all("val" in s for _, s in scores):
         row["val"] = _by_domain((c.domain, s["val"]["acc"], 1) for c, s in scores)
+        row["val_loss"] = _by_domain(("", s["val"]["loss"], len(c.val)) for c, s in scores)[""]
+    if protocol.cross:
+        row |= transfer.measured(federation.clients, [s["others"] for _, s in scores if s["others"]])
     if federation.unseen:
         row["unseen"] = _by_domain((d, s["acc"], 1) for _, every in scores for d, s in every["unseen"].items())
     return row
@@ -258,12 +272,12 @@ def _finite(value: float) -> bool:
     return value == value and abs(value) != float("inf")
 
 
-def stalled(rounds: list[dict], patience: int) -> bool:
-    """Has mean validation accuracy (test accuracy never) not improved in the last `patience` rounds?"""
-    if not patience or not rounds or "val" not in rounds[-1]:
+def stalled(rounds: list[dict], protocol) -> bool:
+    """Has validation accuracy (mean over domains) or loss (over samples) not improved in the last `patience` rounds?"""
+    if not protocol.patience or not rounds or "val" not in rounds[-1]:
         return False
-    means = [sum(r["val"].values()) for r in rounds]
-    return len(means) - 1 - means.index(max(means)) >= patience
+    marks = [-r["val_loss"] if protocol.stop == "loss" else sum(r["val"].values()) for r in rounds]
+    return len(marks) - 1 - marks.index(max(marks)) >= protocol.patience
 
 
 # checkpoints

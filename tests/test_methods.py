@@ -176,7 +176,7 @@ class Remote:
         upload, said = self.ask("train", to_bytes(params.flatten(got)), number)
         return params.unflatten(from_bytes(upload)), said
 
-    def test(self, got, unseen):
+    def test(self, got, unseen, others):
         return self.ask("test", to_bytes(params.flatten(got)))
 
     def kept(self):

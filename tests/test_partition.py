@@ -173,6 +173,7 @@ kinds = st.sampled_from([
 @quick
 @given(st.lists(sets.map(lambda d: d[0]), min_size=2, max_size=2), kinds, st.integers(0, 99))
 def test_every_partition_keeps_apart_what_must_be(domains, kind, seed):
+    domains = [[*pairs, *((k, TEST) for k in range(4))] for pairs in domains]       # enough for two clients' chunks
     prepared, spec = made_up(domains), Data("any", **kind)
     shares, _ = partition(spec, prepared, seed)
     check(shares, prepared, sum(spec.clients or (1, 1)))

@@ -3,6 +3,7 @@
 Server hooks see the server's state (attributes that end in an underscore) and the uploads. Client hooks see the client:
 its data, its net, its state, and the last message from the server. Two dicts of tensors cross, nothing else.
 """
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -28,7 +29,7 @@ class Protocol:
     lr: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
-    optimiser: Literal["sgd", "adam"] = "sgd"    # a new one each round
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     clip: float = 0.0                    # largest gradient norm; 0: no clipping
     augment: Literal["none", "crop", "crop_flip", "flip_rotate"] = "none"
     participation: float = 1.0           # share of the clients that train in a round
@@ -36,7 +37,12 @@ class Protocol:
     buffers: Literal["average", "keep"] = "average"      # batch-norm statistics: averaged, or kept by each client
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     evaluate: Literal["before", "after", "both"] = "before"   # local training: test what came down, or what was trained
-    patience: int = 0                    # stop when validation accuracy has not improved for so many rounds; 0: never
+    patience: int = 0                    # stop when validation has not improved for so many rounds; 0: never
+    stop: Literal["accuracy", "loss"] = settings.later("accuracy")      # what improves: validation accuracy or loss
+    keep_optimiser: bool = settings.later(False)     # each client's goes on from round to round; else a new one each
+    warmup: int = settings.later(0)      # rounds of linear warm-up of lr, then a cosine to 0; 0: lr stays
+    initial: bool = settings.later(False)            # round 0: a test before any training
+    cross: bool = settings.later(False)  # every client's model is tested on every client's test split (MPFT)
     least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1}
     most: ClassVar[dict] = {"participation": 1, "participation_low": 1}
 
@@ -72,6 +78,7 @@ class FedAvg:
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
     seed: ClassVar[int] = 0                           # the run's, set by the loop; for what a server draws
     classes: ClassVar[list] = []                      # their names, set by the loop; for what makes texts of them
+    measured: ClassVar[dict] = {}                     # what the server says of a round: numbers for the record
 
     @property
     def personal(self) -> bool:
@@ -117,13 +124,12 @@ class FedAvg:
 
     def fit(self, net, client, loss, epochs: int):
         """Epochs of steps over the client's training split; the order of samples is keyed by seed, round and client."""
-        net.train()
-        p = self.protocol
-        opt = OPTIMISERS[p.optimiser](p, net)
+        p, opt = self.protocol, optimiser(self.protocol, net.train(), client)
         gen = generator(client.seed, "order", client.round, client.id)
         for _ in range(epochs):
             for x, y in batches(client.train, p.batch, p.augment, gen):
                 client.scratch.setdefault("losses", []).append(self.step(net, x, y, client, opt, loss))
+        keep_moments(p, opt, net, client)
 
     def step(self, net, x, y, client, opt, loss):
         """One minibatch; returns the loss, still on the device."""
@@ -163,7 +169,31 @@ class FedAvg:
 OPTIMISERS = {
     "sgd": lambda p, net: torch.optim.SGD(net.parameters(), p.lr, p.momentum, weight_decay=p.weight_decay),
     "adam": lambda p, net: torch.optim.Adam(net.parameters(), p.lr, weight_decay=p.weight_decay),
+    "adamw": lambda p, net: torch.optim.AdamW(net.parameters(), p.lr, weight_decay=p.weight_decay),
 }
+
+
+def optimiser(protocol: Protocol, net, client):
+    """A new optimiser, or the client's with the moments of its last round; its rate is that of the round."""
+    opt = OPTIMISERS[protocol.optimiser](protocol, net)
+    for group in opt.param_groups:
+        group["lr"] *= warmed(client.round, protocol.warmup, protocol.rounds)
+    kept = client.state.get("optimiser", {}) if net is client.net else {}
+    opt.state.update({v: dict(kept[k]) for k, v in net.named_parameters() if k in kept})
+    return opt
+
+
+def keep_moments(protocol: Protocol, opt, net, client):
+    """What `optimiser` starts from in the client's next round."""
+    if protocol.keep_optimiser and net is client.net:
+        client.state["optimiser"] = {k: opt.state[v] for k, v in net.named_parameters() if v in opt.state}
+
+
+def warmed(step: int, warmup: int, steps: int) -> float:
+    """The factor of lr at step 0, 1, ...: (step + 1) / warmup, then (1 + cos(pi r)) / 2, r the part that is over."""
+    if step < warmup or not warmup:
+        return (step + 1) / warmup if warmup else 1.0
+    return (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))) / 2
 
 
 def zipped(dicts: list[dict], weights, names: list[str]) -> dict:

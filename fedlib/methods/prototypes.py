@@ -7,6 +7,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from fedlib import settings
+from fedlib.data import as_input
 from fedlib.errors import UserError
 from fedlib.losses import align, class_means, contrast, cosines
 from fedlib.methods.base import FedAvg, method, outputs
@@ -60,12 +62,18 @@ class FedProto(Prototypes):
     lam: float = 1.0                     # 1 in FedPall and PFLlib; not stated in I2PFL
     average: bool = False
     infer: Literal["head", "nearest"] = "head"       # "nearest": argmin_c |z - P^c|, as PFLlib tests it
+    of: Literal["features", "inputs"] = settings.later("features")     # inputs: means of x itself, MPFT's released code
     limit = dict(lam=0.0, infer="head"), "Local"     # and with average=True, FedAvg
 
     personal = property(lambda self: not self.average)
 
     def private(self, net):
         return set() if self.average else set(net.state_dict())
+
+    def prototypes(self, client):
+        if self.of == "features":
+            return super().prototypes(client)
+        return class_means(as_input(client.train.x).flatten(1), client.train.y, client.net.head.out_features)
 
     def loss(self, net, x, y, client):
         z = net.body(x)

@@ -96,14 +96,15 @@ def baselines(original: Tensor, others: Tensor) -> dict[str, dict[str, float]]:
     """What guesses that never saw the prototype reach: an attack whose quality is no better has found no image.
 
     original `(3, S, S)`, others `(N, 3, S, S)` of its class or domain without it, in 0..1. {"other": the mean of
-    their qualities, hence a random one's on average, "mean image": the quality of their mean}, as `quality`.
-    The mean image has the smaller mse of the two by construction; SSIM may say the opposite.
+    their qualities, hence a random one's on average, "mean image": the quality of their mean, "grey": that of a flat
+    image of 0.5, near which the attack starts}. The mean image's mse is never above that of "other".
     """
     if others.dim() != 4 or not len(others):
         raise UserError(f"others of shape {tuple(others.shape)} are not (N, 3, S, S) with at least one image")
     each = [quality(x, original) for x in others]
     return {"other": {k: sum(q[k] for q in each) / len(each) for k in each[0]},
-            "mean image": quality(others.mean(0), original)}
+            "mean image": quality(others.mean(0), original),
+            "grey": quality(torch.full_like(original, 0.5), original)}
 
 
 def _metrics():

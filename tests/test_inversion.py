@@ -146,6 +146,7 @@ def test_baselines_are_other_images_and_their_mean():
     assert found["other"]["ssim"] == pytest.approx(sum(q["ssim"] for q in each) / 5)
     assert found["mean image"] == inversion.quality(x[1:].mean(0), x[0])
     assert found["mean image"]["mse"] < found["other"]["mse"]
+    assert found["grey"]["mse"] == pytest.approx(float((x[0] - 0.5).square().mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize("call, words", [

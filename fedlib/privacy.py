@@ -6,7 +6,7 @@ what an epsilon says:
     The classical formula sigma = sqrt(2 ln(1.25/delta)) Delta / epsilon is proved for 0 < epsilon < 1 only (Dwork and
     Roth, 2014, theorem A.1). MPFT's Table 7 reads it backwards, for printed means from 1.10 up to 65. With delta = 1/n
     it stays on the safe side up to an epsilon of 6 to 8; above, the true epsilon is larger: of a class of 280 it is
-    19.3 where 14.4 is printed, and 459 where 95 is. `epsilon` computes it.
+    19.3 where the formula gives 14.4, and 459 where it gives 95. `epsilon` computes it.
 
     MPFT takes Delta from the distances of a client's own samples. That is no sensitivity of differential privacy:
     the neighbouring data may hold any sample in place of one, nearer or farther, and a Delta read off the data says

@@ -47,8 +47,11 @@ class Encoder:
 
     @torch.inference_mode()
     def __call__(self, x: Tensor) -> Tensor:
-        levels = resized(x, self.side, self.mode)
-        z = self.net((levels / 255 - self.mean.to(x.device)) / self.std.to(x.device))
+        return self.features(resized(x, self.side, self.mode))
+
+    def features(self, levels: Tensor) -> Tensor:
+        """What a call computes of images that have the right side, floats 0..255 of any fraction; differentiable."""
+        z = self.net((levels / 255 - self.mean.to(levels.device)) / self.std.to(levels.device))
         return (z[0] if isinstance(z, tuple) else z).float()        # CoCa gives its tokens as well
 
     @property

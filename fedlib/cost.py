@@ -7,7 +7,7 @@ from fedlib import records
 from fedlib.data import Client, Split
 from fedlib.methods import make
 from fedlib.nets import Arch, build
-from fedlib.params import nbytes
+from fedlib.params import flatten, nbytes
 from fedlib.train import Worker
 
 BEFORE = 2      # rounds before the counted one: messages can depend on what was exchanged, and on having trained
@@ -15,28 +15,36 @@ BATCH = 10
 
 
 def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, values: dict | None = None) -> dict:
-    """{"bytes_down", "bytes_up", "forward", "backward"} of one client in one round.
+    """{"bytes_down", "bytes_up", "floats_down", "floats_up", "forward", "backward"} of one client in one round.
 
-    values: settings of the method, else its defaults.
+    values: settings of the method, else its defaults. floats: the bytes of parameters, features and the like without
+    labels, counts and masks, as most papers count them.
     `shape` is that of one sample, as `fedlib.nets.build` takes it. Passes are those of the net's body for each training
     sample in one local epoch; the counted client has two batches of 10.
     """
     protocol = {"rounds": BEFORE + 1, "batch": BATCH}
-    run = records.plan(method, values or {}, {"name": "random"}, {"net": arch.net, "width": arch.width}, protocol, 0)
-    net = build(arch, classes, shape, 0)
+    run = records.plan(method, values or {}, {"name": "random"}, vars(arch), protocol, 0)
+    head = torch.ones(classes, *shape) if arch.head in ("frozen", "own") else None
+    net = build(arch, classes, shape, 0, head=head)
     passes = count_passes(net)
     server = make(method, values, run.protocol)
     server.setup(net)
     workers = []
     for i in range(clients):
         split = random(2 if i else 2 * BATCH, classes, shape)      # what the others hold does not matter
-        workers.append(Worker(run, Client(str(i), "", split, split), copy.deepcopy(net)))
+        workers.append(Worker(run, Client(str(i), "", split, split, head=head), copy.deepcopy(net)))
     for number in range(BEFORE):
         server.aggregate({w.client.id: w.train(server.broadcast(w.client.id), number)[0] for w in workers})
     passes.update(forward=0, backward=0)
     down = server.broadcast("0")
     up, _ = workers[0].train(down, BEFORE)
-    return {"bytes_down": nbytes(down), "bytes_up": nbytes(up)} | {k: n / (2 * BATCH) for k, n in passes.items()}
+    return {"bytes_down": nbytes(down), "bytes_up": nbytes(up), "floats_down": floats(down),
+            "floats_up": floats(up)} | {k: n / (2 * BATCH) for k, n in passes.items()}
+
+
+def floats(message: dict) -> int:
+    """Bytes of the floating-point numbers in a message."""
+    return nbytes({k: v for k, v in flatten(message).items() if v.is_floating_point()})
 
 
 def count_passes(net) -> dict:

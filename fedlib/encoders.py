@@ -253,8 +253,8 @@ def mini_encoder() -> Encoder:
     """The model that fedlib ships; see mini_clip.py."""
     from fedlib import mini_clip
     model = mini_clip.load()
-    return Encoder(MINI, model.visual, mini_clip.DIM, mini_clip.SIDE, mini_clip.MEAN, mini_clip.STD, "bilinear", model,
-                   mini_clip.tokenizer)
+    return Encoder(MINI, model.visual, mini_clip.DIM, mini_clip.SIDE, mini_clip.MEAN, mini_clip.STD, mini_clip.MODE,
+                   model, mini_clip.tokenizer)
 
 
 @contextmanager

@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedlib.encoders import resized
 from fedlib.errors import UserError
 from fedlib.seeds import generator, key
 
 FILE = Path(__file__).with_suffix(".safetensors")
 SIDE, DIM, CONTEXT, WORDS = 32, 128, 24, 49_408
-MEAN = STD = (0.5, 0.5, 0.5)
+MEAN, STD, MODE = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bilinear"
 VISION = {"image_size": SIDE, "layers": (1, 1, 1, 1), "width": 16, "head_width": 32}
 TEXT = {"context_length": CONTEXT, "width": 128, "heads": 4, "layers": 2}
 TABLE = "token_embedding.weight"
@@ -30,7 +31,9 @@ TEMPLATES = {       # {}: the class's name as the set has it, "0" to "9"
     "printed": ("a printed number {}", "the number {} in a serif font", "a photo of a small printed {}"),
     "street": ("a street sign with the number {}", "a blurry photo of the house number {}", "a photo of a street {}"),
 }
-SEED, STEPS, BATCH, RATE, DECAY = 0, 900, 128, 3e-3, 0.05
+SEED, STEPS, BATCH, RATE, DECAY = 0, 700, 128, 3e-3, 0.05
+EVEN = 0.5          # a domain of n images is drawn as often as n^(1 - EVEN) says: 0 by its images, 1 as all others
+LENGTH = 10.0       # mean length of the features of public images, about that of CLIP's ViT-B/32
 HOTTEST = 100.0     # the largest scale, as in CLIP
 
 
@@ -97,7 +100,8 @@ def train(steps: int = STEPS, seed: int = SEED, say=print) -> tuple[nn.Module, T
     """The model over the captions' token rows only, and the numbers of these `(V,)`.
 
     loss = mean_i -log( e^{s cos(f_i, t_i)} / sum_j e^{s cos(f_i, t_j)} ), j over the 40 captions of domains x classes:
-    one template of each domain at each step, so that no caption stands twice in the sum. Images are drawn evenly.
+    one template of each domain at each step, so that no caption stands twice in the sum. The loss sees directions
+    only, so features get their length at the end.
     """
     x, y, domain = public_images()
     captions = torch.stack([tokenizer()([t.format(c) for t in ts for c in range(10)]).view(-1, 10, CONTEXT)
@@ -107,12 +111,13 @@ def train(steps: int = STEPS, seed: int = SEED, say=print) -> tuple[nn.Module, T
     model, draws = untrained(len(rows), seed).train(), generator(seed, "mini_clip", "training")
     model.visual.to(memory_format=torch.channels_last)      # faster on a CPU
     model.load_state_dict({TABLE: drawn_rows()[rows]}, strict=False)
+    often = domain.bincount()[domain] ** -EVEN      # of each image
     plain = [p for n, p in model.named_parameters() if p.dim() < 2 or n == TABLE]
     heavy = [p for n, p in model.named_parameters() if p.dim() > 1 and n != TABLE]
     optimizer = torch.optim.AdamW([{"params": plain, "weight_decay": 0.0}, {"params": heavy}], RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps)
     for step in range(steps):
-        index = torch.randint(len(x), (BATCH,), generator=draws)
+        index = often.multinomial(BATCH, replacement=True, generator=draws)
         which = torch.randint(captions.shape[1], (len(captions),), generator=draws)
         texts = model.encode_text(captions[torch.arange(len(captions)), which].flatten(0, 1), normalize=True)
         images = model.encode_image(augmented(x[index].float(), draws), normalize=True)
@@ -124,7 +129,16 @@ def train(steps: int = STEPS, seed: int = SEED, say=print) -> tuple[nn.Module, T
         schedule.step()
         if step % 50 == 49:
             say(f"» {step + 1}/{steps} steps, loss {loss.item():.2f}")
-    return model.eval(), rows
+    return lengthened(model.eval(), x), rows
+
+
+@torch.no_grad()
+def lengthened(model: nn.Module, x: Tensor) -> nn.Module:
+    """The last linear layer times one number, so that the images' features have mean length 10."""
+    z = torch.cat([model.encode_image(resized(part, SIDE, MODE) / 127.5 - 1) for part in x.split(BATCH)])
+    for p in model.visual.attnpool.c_proj.parameters():
+        p.mul_(LENGTH / z.norm(dim=1).mean())
+    return model
 
 
 def write(model: nn.Module, rows: Tensor, path: Path):
@@ -133,7 +147,7 @@ def write(model: nn.Module, rows: Tensor, path: Path):
     from safetensors.torch import save_file
     about = {"made_by": "python -m fedlib.mini_clip", "data": "mini_digits, public images", "seed": SEED,
              "steps": STEPS, "torch": torch.__version__.partition("+")[0], "open_clip": open_clip.__version__}
-    kept = {k: v.half() if v.is_floating_point() else v for k, v in model.state_dict().items()}
+    kept = {k: (v.half() if v.is_floating_point() else v).contiguous() for k, v in model.state_dict().items()}
     save_file(kept | {"tokens": rows}, path, {"about": json.dumps(about)})
 
 

@@ -145,7 +145,7 @@ def data(name, root, size, domains, skip_corrupt, download):
 
 
 @cli.command()
-@click.option("--encoder", required=True, help="squeezenet1_1, mobilenet_v2@96, open_clip:ViT-B-32/openai, ...")
+@click.option("--encoder", required=True, help="mini_clip, squeezenet1_1, mobilenet_v2@96, open_clip:ViT-B-32/openai.")
 @click.option("--data", "name", required=True, help="A prepared dataset of images.")
 @click.option("--size", type=int, help="Pixels per side of the prepared images [default: the dataset's first].")
 @click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="Images at once.")

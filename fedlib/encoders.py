@@ -1,15 +1,18 @@
-"""Frozen image encoders by name: uint8 images in, features out.
+"""Frozen encoders by name: uint8 images in, features out; where they know texts, prompts in, embeddings out.
 
     squeezenet1_1, mobilenet_v2     torchvision's nets with ImageNet weights; features are the mean over the last map
     squeezenet1_1@96                the same on another side, a multiple of 32
     open_clip:ViT-B-32/openai       any model and tag of open_clip; features are its image embeddings, not normalised
+    mini_clip                       an open_clip model of 32 px, trained on drawn digits, shipped with fedlib
 """
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import re
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +28,8 @@ DIMS = {"squeezenet1_1": 512, "mobilenet_v2": 1280}
 FILES = {"squeezenet1_1": "squeezenet1_1_imagenet.fp16.safetensors",        # in FEDLIB_RAW/weights
          "mobilenet_v2": "mobilenet_v2_imagenet_1001.fp16.safetensors"}
 CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+MINI = "mini_clip"
+KNOWN = (*FILES, MINI, "open_clip:MODEL/TAG")
 BACKGROUND = 1001       # classes of a MobileNetV2 in TensorFlow's convention, the first of which is the background
 
 
@@ -32,12 +37,15 @@ class Encoder:
     """A net without gradients that takes uint8 images `(N, 3, S, S)` of any side S and gives float features `(N, D)`.
 
     It resizes and normalises them itself, where they are. dim: D; transform: what it does to images, as text; weights:
-    SHA-256 over names, shapes and bytes of the net's entries.
+    SHA-256 over names, shapes and bytes of the net's entries. model: the whole image-text model that the net belongs
+    to, frozen too, None where there is no text tower; tokenizer: a function that gets the texts' tokenizer.
     """
-    model = None
 
-    def __init__(self, name: str, net: nn.Module, dim: int, side: int, mean, std, mode: str):
+    def __init__(self, name: str, net: nn.Module, dim: int, side: int, mean, std, mode: str,
+                 model: nn.Module | None = None, tokenizer: Callable[[], Callable] | None = None):
         self.name, self.dim, self.side, self.mode = name, dim, side, mode
+        self.model = model and model.eval().requires_grad_(False)
+        self._tokenizer = tokenizer
         # on a CPU convolutions take half the time in this order of memory
         self.net = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
         self.mean, self.std = (torch.as_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (mean, std))
@@ -54,12 +62,41 @@ class Encoder:
         z = self.net((levels / 255 - self.mean.to(levels.device)) / self.std.to(levels.device))
         return (z[0] if isinstance(z, tuple) else z).float()        # CoCa gives its tokens as well
 
+    @torch.no_grad()        # not inference_mode: embeddings may become a head that others learn through
+    def texts(self, prompts: list[str], batch: int = 256) -> Tensor:
+        """Text embeddings t / |t|, `(n, D)` float32. UserError: the encoder has no text tower, or no tokenizer here."""
+        self._check_texts()
+        parts = [prompts[i:i + batch] for i in range(0, len(prompts), batch)]
+        t = [self.model.encode_text(self.tokenizer(part).to(self.device)).float() for part in parts]
+        return F.normalize(torch.cat(t), dim=1) if t else torch.empty(0, self.dim, device=self.device)
+
+    @property
+    def scale(self) -> float:
+        """exp(logit_scale): what cosines of images and texts are multiplied by. UserError as `texts`."""
+        self._check_texts()
+        return self.model.logit_scale.exp().item()
+
+    def _check_texts(self):
+        if self.model is None:
+            raise UserError(f"encoder '{self.name}' has no text tower; {MINI} and open_clip:MODEL/TAG have one")
+
+    @functools.cached_property
+    def tokenizer(self) -> Callable[[list[str]], Tensor]:
+        """Texts to tokens `(n, L)`, got when first asked for: some are downloaded. UserError as `texts`."""
+        self._check_texts()
+        try:
+            with silence():
+                return self._tokenizer()
+        except Exception as error:      # a download fails in many ways
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"the tokenizer of {self.name} could not be loaded ({why})") from error
+
     @property
     def device(self) -> torch.device:
         return next(self.net.parameters()).device
 
     def to(self, device) -> "Encoder":
-        self.net.to(device)
+        (self.net if self.model is None else self.model).to(device)
         return self
 
     @functools.cached_property
@@ -91,9 +128,8 @@ def load(name: str) -> Encoder:
     kind, colon, rest = name.partition(":")
     if colon and kind == "open_clip":
         return clip_encoder(*_model_and_tag(rest))
-    net, at, side = name.partition("@")
-    pick("encoder", net, [*FILES, "open_clip:MODEL/TAG"])
-    return imagenet_encoder(name, net, _side(name, side) if at else SIDE)
+    net, (_, at, side) = _net(name), name.partition("@")
+    return mini_encoder() if net == MINI else imagenet_encoder(name, net, _side(name, side) if at else SIDE)
 
 
 def at_hand(name: str) -> bool:
@@ -104,9 +140,17 @@ def at_hand(name: str) -> bool:
         from huggingface_hub import try_to_load_from_cache
         place = _open_clip().pretrained.get_pretrained_cfg(model, tag).get("hf_hub", "").strip("/")
         return any(isinstance(try_to_load_from_cache(place, file), str) for file in CLIP_FILES if place)
-    net = pick("encoder", name.partition("@")[0], [*FILES, "open_clip:MODEL/TAG"])
+    net = _net(name)
+    if net == MINI:
+        return importlib.util.find_spec("open_clip") is not None
     url = _torchvision().get_model_weights(net)["IMAGENET1K_V1"].url
     return _own(net).is_file() or Path(torch.hub.get_dir(), "checkpoints", url.rsplit("/")[-1]).is_file()
+
+
+def _net(name: str) -> str:
+    """What stands before the side; mini_clip has one side only."""
+    net = name.partition("@")[0]
+    return pick("encoder", name if net == MINI else net, KNOWN)
 
 
 def _side(name: str, text: str) -> int:
@@ -187,7 +231,7 @@ def _model_and_tag(text: str) -> tuple[str, str]:
 
 
 def clip_encoder(model: str, tag: str | None) -> Encoder:
-    """The image tower of an open_clip model with its published evaluation transform; tag None: random weights.
+    """An open_clip model with its published evaluation transform; tag None: random weights.
 
     OpenAI's and some other weights were trained with QuickGELU. open_clip only warns where a model's plain name says
     otherwise, and computes something else; here the tag decides.
@@ -205,7 +249,15 @@ def clip_encoder(model: str, tag: str | None) -> Encoder:
     with torch.inference_mode():
         z = net.encode_image(torch.zeros(1, 3, side, side))
     return Encoder(f"open_clip:{model}/{tag}", net.visual, z.shape[1], side, how["mean"], how["std"],
-                   how["interpolation"])
+                   how["interpolation"], net, lambda: package.get_tokenizer(model))
+
+
+def mini_encoder() -> Encoder:
+    """The model that fedlib ships; see mini_clip.py."""
+    from fedlib import mini_clip
+    model = mini_clip.load()
+    return Encoder(MINI, model.visual, mini_clip.DIM, mini_clip.SIDE, mini_clip.MEAN, mini_clip.STD, mini_clip.MODE,
+                   model, mini_clip.tokenizer)
 
 
 @contextmanager

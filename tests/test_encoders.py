@@ -534,3 +534,56 @@ def test_unknown_models_and_weights(name, words):
 def test_metadata_are_plain_json(store):
     path = feature_cache.make(*SET, tiny())
     assert json.loads(json.dumps(feature_cache._about(path)))["format"] == feature_cache.FORMAT
+
+
+# texts
+
+@pytest.fixture(scope="module")
+def untrained_clip():
+    pytest.importorskip("open_clip", reason="the extra clip is not installed")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return encoders.clip_encoder("ViT-S-32-alt", None)
+
+
+def test_texts_are_open_clips_normalised(untrained_clip):
+    import open_clip
+    prompts = [f"a photo of a {name}" for name in ("dog", "cat", "house", "tree", "car")]
+    t = untrained_clip.texts(prompts, batch=2)
+    with torch.no_grad():
+        theirs = untrained_clip.model.encode_text(open_clip.get_tokenizer("ViT-S-32-alt")(prompts))
+    assert t.shape == (5, untrained_clip.dim) and t.dtype == torch.float32
+    assert torch.allclose(t, theirs / theirs.norm(dim=1, keepdim=True), atol=1e-5)
+    assert untrained_clip.texts([]).shape == (0, untrained_clip.dim)
+    assert untrained_clip.scale == pytest.approx(1 / 0.07)
+
+
+def test_a_head_of_texts_passes_gradients_on(untrained_clip):
+    z = torch.ones(2, untrained_clip.dim, requires_grad=True)
+    (z @ untrained_clip.texts(["a dog", "a cat"]).T).sum().backward()
+    assert z.grad.norm() > 0
+
+
+def test_the_model_is_frozen_and_its_digest_covers_the_image_tower(untrained_clip):
+    model = untrained_clip.model
+    assert untrained_clip.net is model.visual and not model.training
+    assert not any(p.requires_grad for p in model.parameters())
+    assert untrained_clip.weights == encoders.digest(model.visual) != encoders.digest(model)
+
+
+def test_without_a_text_tower():
+    encoder = tiny()
+    assert encoder.model is None
+    for ask in (lambda: encoder.texts(["a dog"]), lambda: encoder.scale, lambda: encoder.tokenizer):
+        with pytest.raises(UserError) as caught:
+            ask()
+        assert one_line(caught) == ("encoder 'tiny' has no text tower; mini_clip and open_clip:MODEL/TAG have one")
+
+
+def test_a_tokenizer_that_cannot_be_had(untrained_clip):
+    def no_connection():
+        raise OSError("Name or service not known\nmore")
+    encoder = Encoder("other", untrained_clip.net, 384, 224, [0.5] * 3, [0.5] * 3, "bicubic", untrained_clip.model,
+                      no_connection)
+    with pytest.raises(UserError, match=r"the tokenizer of other could not be loaded \(Name or service not known\)$"):
+        encoder.texts(["a dog"])

@@ -31,8 +31,9 @@ def drawn(classes=4, dim=16, each=30, seed=0, shift=0.0):
 
 
 def net_of(classes=4, dim=16, **arch):
-    head = torch.randn(classes, dim, generator=torch.Generator().manual_seed(5))
-    return build(Arch(net="adapter", head="frozen", **arch), classes, (dim,), 0, head=100 * F.normalize(head))
+    gen = torch.Generator().manual_seed(9)
+    head = torch.randn(classes, dim, generator=gen) + torch.randn(classes, dim, generator=gen)      # `drawn`'s, roughly
+    return build(Arch(net="adapter", head="frozen", **arch), classes, (dim,), 0, head=20 * F.normalize(head))
 
 
 def client_of(x, y, net, number=0):
@@ -209,12 +210,11 @@ def test_local_adaptation_takes_the_first_samples_and_distillation_holds_it():
     x, y = drawn(each=6)
     few = first(Split(x, y), 2)
     assert few.y.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and torch.equal(few.x[2], x[6])
-    moved = {}
+    moved, anchor = {}, net_of()(x).softmax(1).detach()
     for beta in (0.0, 1e4):
         client = client_of(x, y, net_of())
         make("MPFT", {"shots": 6, "beta": beta, "local_lr": 0.001}).adapt(client)
-        anchor = net_of()(x).softmax(1)
-        moved[beta] = float((client.net(x).softmax(1) - anchor).abs().mean())
+        moved[beta] = float((client.net(x).detach().softmax(1) - anchor).abs().mean())
     assert 0 < moved[1e4] < moved[0.0] / 2
     untouched = client_of(x, y, net_of())
     make("MPFT").adapt(untouched)
@@ -276,7 +276,7 @@ def test_real_messages_have_the_printed_size(row, block):
         one = sent["floats_down"] + classes * 512 * 4
         assert sent["floats_up"] == min(classes, 20) * 512 * 4
     mb, megabytes = printed["table3", block, row, "MB"], rounds * clients * one / 2**20
-    assert round(megabytes, 0 if mb == int(mb) and mb > 6 else 1) == mb, (megabytes, mb)
+    assert round(megabytes, 0 if mb == int(mb) else 1) == mb, (megabytes, mb)
 
 
 # in-domain and out-of-domain
@@ -288,7 +288,8 @@ FEDAVG = dict(zip(N50, (91.83, 83.91, 93.68, 88.60, 38.21, 72.33)))     # of the
 def test_the_printed_ood_comes_from_other_weights_than_equation_3():
     found = transfer.scores({i: FEDAVG for i in N50}, N50)
     assert found["ind"] == pytest.approx(73.45, abs=0.01) and found["ood_printed"] == pytest.approx(79.02, abs=0.01)
-    assert found["ood"] == pytest.approx(found["ind"], abs=1e-3) and found["ood_plain"] == pytest.approx(78.09, abs=0.01)
+    assert found["ood"] == pytest.approx(found["ind"], abs=1e-3)
+    assert found["ood_plain"] == pytest.approx(78.09, abs=0.01)
 
 
 def test_transfer_by_hand():

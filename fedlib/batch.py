@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedlib import features, leakage, records, train
+from fedlib import features, records, tables, train
 from fedlib.errors import UserError, pick
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
@@ -128,8 +128,8 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
            "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %")}
     if planned.features:
         return features.collect(planned.run, planned.features, results, **how)
-    if planned.leaks:
-        return leakage.collect(planned.run, results, **how)
+    if planned.measure:
+        return tables.MEASURES[planned.measure].collect(planned.run, results, **how)
     return train.train(planned.run, results, **how)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedlib import features, leakage, records
+from fedlib import attacks, budgets, features, leakage, records
 from fedlib.errors import UserError, pick
 from fedlib.methods import METHODS
 
@@ -15,6 +15,9 @@ PAPERS = resources.files("fedlib") / "papers"
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, fewer rounds or smaller images",
             "paper": "the paper's protocol in full"}
+
+# What a table may want beside a record: the module that measures and stores it.
+MEASURES = {"leakage": leakage, "budget": budgets, "attack": attacks}
 
 # Which rounds count. Applied on reading, so one set of records answers every rule.
 SELECT = {"last": lambda rounds: rounds[-1:],
@@ -28,7 +31,7 @@ class Planned(NamedTuple):
     """One run of a table: the row and block it belongs to.
 
     unseen: the domain that a leave-one-out run leaves out. What is wanted beside the record: features, of these
-    domains; leaks, what the messages say about the images.
+    domains; measure, one of MEASURES.
     """
     row: str
     block: str
@@ -36,12 +39,12 @@ class Planned(NamedTuple):
     run: records.Run
     unseen: str = ""
     features: tuple = ()
-    leaks: bool = False
+    measure: str = ""
 
     def done(self, results: Path) -> bool:
         """Is everything there?"""
         return (self.run.path(results).exists() and (not self.features or features.path(self.run, results).exists())
-                and (not self.leaks or leakage.path(self.run, results).exists()))
+                and (not self.measure or MEASURES[self.measure].path(self.run, results).exists()))
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Table:
 
     data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
     without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
-    block, the domains whose features a figure draws. leaks: what messages say about images is measured. transfer: the
-    columns are what `fedlib.transfer` measures, and the round, in the place of domains.
+    block, the domains whose features a figure draws. measure: what is measured beside the record. transfer: the columns
+    are what `fedlib.transfer` measures, and the round, in the place of domains.
     """
     id: str
     title: str
@@ -65,14 +68,14 @@ class Table:
     leave_one_out: bool
     methods: dict
     shows: dict
-    leaks: bool
+    measure: str
     transfer: bool
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows whose method does not exist yet have none, nor rows of other profiles."""
         pick("profile", profile, PROFILES)
         return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
-                        tuple(self.shows.get(self.printed_as(name), ())), self.leaks)
+                        tuple(self.shows.get(self.printed_as(name), ())), self.measure)
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
                 for row in self.rows
@@ -127,7 +130,8 @@ def load(ident: str) -> Table:
     return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]}, table["rows"],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
-                 table.get("shows", {}), table.get("leaks", False), table.get("transfer", False))
+                 table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),
+                 table.get("transfer", False))
 
 
 # records -> cells

@@ -74,7 +74,7 @@ def test_it_lies_beside_a_record_that_stays_as_it_was(tmp_path, monkeypatch):
 
 def test_a_run_of_the_privacy_table_is_done_when_it_was_measured(tmp_path, monkeypatch):
     planned = next(p for p in tables.load("fedpall/privacy").runs("mini", [0]) if p.row == "none")
-    assert planned.leaks and not any(p.leaks for p in tables.load("fedpall/table1").runs("mini"))
+    assert planned.measure == "leakage" and not any(p.measure for p in tables.load("fedpall/table1").runs("mini"))
     small = planned._replace(run=small_run("FedPall", {"noise": "none"}))
     monkeypatch.setattr(leakage, "information", lambda x, z, seed: 0.5)
     train.train(small.run, tmp_path)

@@ -83,13 +83,18 @@ def methods(net, width, classes, shape, clients, as_json):
         arch = settings.make(Arch, {"net": net, "width": width}, "the net")
         shape = settings.convert(tuple[int, ...], shape, "--shape", least=1)
         for line in tqdm(lines, desc="Counting", disable=None, leave=False):
-            line |= cost(line["name"], arch, classes, shape, clients)
+            try:
+                line |= cost(line["name"], arch, classes, shape, clients)
+            except UserError as error:      # a method for other data
+                line["no_cost"] = str(error)
     if as_json:
         return click.echo(json.dumps(lines, indent=1))
     for line in lines:
         click.echo(f"{line['name']:<10} {line['kind']:<11} {_words(line['settings']) or '-'}\n"
                    f"{'':<10} {line['summary']}\n{'':<10} limit: {line['limit']}")
-        if net:
+        if "no_cost" in line:
+            click.echo(f"{'':<10} not counted: {line['no_cost']}")
+        elif net:
             click.echo(f"{'':<10} a round of a client: {line['bytes_down'] / 1e6:.3g} MB down, "
                        f"{line['bytes_up'] / 1e6:.3g} MB up, {line['forward']:.3g} forward and {line['backward']:.3g} "
                        f"backward passes per sample and epoch")

@@ -17,10 +17,11 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
-from fedlib import encoders, feature_cache, prepare, records, train
+from fedlib import encoders, feature_cache, heads, prepare, records, train
 from fedlib.encoders import Encoder
 from fedlib.errors import UserError
 from fedlib.partition import Data, federate
+from fedlib.seeds import generator
 
 RAW = Path(os.environ.get("FEDLIB_RAW") or "-")
 WEIGHTS, IMAGES = (RAW / "weights").is_dir(), (RAW / "PACS").is_dir()
@@ -94,13 +95,67 @@ def one_line(caught) -> str:
 def test_features_are_the_encoders_in_the_sets_order(store):
     encoder = tiny()
     path = feature_cache.make(*SET, encoder, batch=7)
-    about, tensors = feature_cache.load(*SET, "tiny")
+    about, tensors, no_texts = feature_cache.load(*SET, "tiny")
     assert list(tensors) == list(prepare.load(*SET).manifest["domains"])
     for d, z in tensors.items():
         assert z.dtype == torch.float16 and torch.allclose(z.float(), directly(encoder, d), rtol=2e-3, atol=2e-3)
+    assert about["texts"] == "" and no_texts == {}
     assert about["weights"] == encoder.weights and about["set"] == prepare.load(*SET).manifest["digest"]
     assert about["made"]["images"] == sum(map(len, tensors.values())) and made(store) == [path.name]
     assert feature_cache.summary(path).startswith(f"tiny of tiny_digits at 28 px: {path}\n")
+
+
+class Reader:
+    """Stands for a text tower: a prompt's vector depends on its letters only."""
+    scale = 7.0
+
+    def texts(self, prompts):
+        z = torch.stack([torch.randn(6, generator=generator("prompt", p)) for p in prompts])
+        return torch.nn.functional.normalize(z)
+
+
+def reading(encoder):
+    """The encoder with a text tower."""
+    encoder.__class__ = type("Reading", (Reader, Encoder), {})
+    encoder.model = nn.Identity()
+    return encoder
+
+
+def test_heads_of_texts_lie_in_the_same_file(store):
+    encoder = reading(tiny())
+    feature_cache.make(*SET, encoder)
+    kept = feature_cache.load(*SET, "tiny")
+    assert list(kept.heads) == list(kept.tensors) and kept.about["texts"]
+    vectors = encoder.texts(heads.prompts("street", "3"))
+    assert len(vectors) == 3
+    wanted = 7 * torch.nn.functional.normalize(vectors.mean(0), dim=0)
+    assert torch.allclose(kept.heads["street"][3], wanted, atol=1e-6)
+    federation = federate(Data("tiny_digits", encoder="tiny", head="texts"), 0)
+    assert torch.allclose(federation.head, torch.stack(list(kept.heads.values())).mean(0))
+    assert torch.equal(federation.clients[3].head, kept.heads["street"])
+
+
+def test_other_templates_are_other_features(store, monkeypatch):
+    first = feature_cache.make(*SET, reading(tiny()))
+    monkeypatch.setattr(heads, "templates", lambda: {"other": ["the {}"]})
+    assert feature_cache.make(*SET, reading(tiny())) != first
+
+
+def test_no_text_tower_no_heads_of_texts(store):
+    feature_cache.make(*SET, tiny())
+    with pytest.raises(UserError, match="tiny has no text tower"):
+        federate(Data("tiny_digits", encoder="tiny", head="texts"), 0)
+    with pytest.raises(UserError, match="name an encoder"):
+        federate(Data("tiny_digits", head="texts"), 0)
+
+
+def test_a_run_makes_the_features_it_lacks(store, at_hand):
+    feature_cache.ensure(*SET, "tiny")
+    assert len(made(store)) == 1
+    feature_cache.ensure(*SET, "tiny")
+    assert len(made(store)) == 1
+    with pytest.raises(UserError, match="no features of tiny#abc"):
+        feature_cache.ensure(*SET, "tiny#abc")
 
 
 def test_the_pass_is_made_once(store, tmp_path):

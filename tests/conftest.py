@@ -8,6 +8,7 @@ import torch
 
 from fedlib import prepare, records
 from fedlib.methods import METHODS
+from fedlib.nets import build
 
 os.environ.setdefault("FEDLIB_DATA", str(Path(__file__).parent.parent / "build" / "data"))
 prepare.DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
@@ -25,6 +26,11 @@ def small_run(method="FedAvg", values=None, net="resnet10", seed=0, data=None, *
     data = {"name": "tiny_digits", "fraction": 0.5, "clients": (2, 1, 1, 1), **(data or {})}
     protocol = {"rounds": 2, "epochs": 1, "batch": 8, "lr": 0.05, "momentum": 0.9, "augment": "crop", **protocol}
     return records.plan(method, values or {}, data, {"net": net, "width": 4}, protocol, seed)
+
+
+def net_of(run, client):
+    """The net of a run at its start."""
+    return build(run.net, 10, tuple(client.train.x.shape[1:]), run.seed)
 
 
 def numbers(record: dict) -> list[dict]:

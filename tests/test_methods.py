@@ -3,7 +3,7 @@ import multiprocessing as mp
 
 import pytest
 import torch
-from conftest import METHOD_NAMES, numbers, small_run
+from conftest import METHOD_NAMES, net_of, numbers, small_run
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
@@ -75,7 +75,7 @@ def test_an_interrupted_run_continues_exactly(method_name, tmp_path):
         with pytest.raises(Cut):
             train.train(run, tmp_path / "cut", say=cut)
     assert result(run, tmp_path / "cut") == whole
-    assert sorted(p.suffix for p in (tmp_path / "cut" / "tiny_digits").iterdir()) == [".json"]
+    assert sorted(p.suffix for p in (tmp_path / "cut" / run.data.name).iterdir()) == [".json"]
 
 
 def test_a_class_that_no_client_holds(method_name, tmp_path, monkeypatch):
@@ -97,14 +97,14 @@ def test_private_entries_never_travel(method_name, buffers, tmp_path):
     """What goes over the wire holds no private name, and the server never holds one."""
     run = small_run(method_name, buffers=buffers)
     federation = federate(run.data, 0)
-    net = build(run.net, 10, (3, 28, 28), 0)
+    net = net_of(run, federation.clients[0])
     server = make(run.method, run.settings, run.protocol)
     server.setup(net)
     worker = train.Worker(run, federation.clients[0], net)
     message = server.broadcast("0")
     upload, _ = worker.train(message, 0)
     stays = worker.method.stays(net)
-    assert not stays & set(upload["params"]) and not stays & set(message["params"])
+    assert not stays & set(upload.get("params", {})) and not stays & set(message["params"])
     assert all(isinstance(v, torch.Tensor) for v in params.flatten(upload).values())
     assert not any(v.requires_grad for v in params.flatten(upload).values())
     if buffers == "keep":
@@ -115,18 +115,19 @@ def test_a_method_object_at_a_client_keeps_nothing(method_name):
     """State lives in the client: another client's worker may use an equal method object."""
     run = small_run(method_name)
     federation = federate(run.data, 0)
-    worker = train.Worker(run, federation.clients[0], build(run.net, 10, (3, 28, 28), 0))
+    worker = train.Worker(run, federation.clients[0], net_of(run, federation.clients[0]))
     before = set(vars(worker.method))
     server = make(run.method, run.settings, run.protocol)
-    server.setup(build(run.net, 10, (3, 28, 28), 0))
+    server.setup(net_of(run, federation.clients[0]))
     worker.train(server.broadcast("0"), 0)
     assert set(vars(worker.method)) == before and not any(k.endswith("_") for k in before)
 
 
 def test_testing_leaves_no_trace(method_name):
     run = small_run(method_name)
-    net = build(run.net, 10, (3, 28, 28), 0)
-    worker = train.Worker(run, federate(run.data, 0).clients[0], net)
+    client = federate(run.data, 0).clients[0]
+    net = net_of(run, client)
+    worker = train.Worker(run, client, net)
     server = make(run.method, run.settings, run.protocol)
     server.setup(net)
     worker.train(server.broadcast("0"), 0)
@@ -149,7 +150,7 @@ def serve(pipe):
         if verb == "join":
             run, number = args
             client = federate(run.data, run.seed).clients[number]
-            worker = train.Worker(run, client, build(run.net, 10, (3, 28, 28), run.seed))
+            worker = train.Worker(run, client, net_of(run, client))
             pipe.send(None)
         elif verb == "train":
             upload, said = worker.train(params.unflatten(from_bytes(args[0])), args[1])

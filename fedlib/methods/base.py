@@ -169,7 +169,7 @@ class FedAvg:
 OPTIMISERS = {
     "sgd": lambda p, net: torch.optim.SGD(net.parameters(), p.lr, p.momentum, weight_decay=p.weight_decay),
     "adam": lambda p, net: torch.optim.Adam(net.parameters(), p.lr, weight_decay=p.weight_decay),
-    "adamw": lambda p, net: torch.optim.AdamW(net.parameters(), p.lr, weight_decay=p.weight_decay),
+    "adamw": lambda p, net: torch.optim.AdamW(net.parameters(), p.lr, weight_decay=p.weight_decay, fused=True),
 }
 
 

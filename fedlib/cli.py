@@ -73,7 +73,7 @@ def methods(net, width, classes, shape, clients, as_json):
     from fedlib import describe
     from fedlib.cost import cost
     from fedlib.methods import METHODS, FedAvg
-    from fedlib.nets import Arch
+    from fedlib.nets import Arch, build
     shared = settings.fields(FedAvg)
     lines = [{"name": name, "kind": describe.kind(name),
               "settings": {k: v[1] for k, v in settings.fields(cls).items() if cls is FedAvg or v != shared.get(k)},
@@ -82,6 +82,7 @@ def methods(net, width, classes, shape, clients, as_json):
     if net:
         arch = settings.make(Arch, {"net": net, "width": width}, "the net")
         shape = settings.convert(tuple[int, ...], shape, "--shape", least=1)
+        build(arch, classes, shape, 0)      # a mistake in the net is said once
         for line in tqdm(lines, desc="Counting", disable=None, leave=False):
             try:
                 line |= cost(line["name"], arch, classes, shape, clients)

@@ -28,16 +28,16 @@ def used_by(name: str) -> list[str]:
     return [paper for paper, rows in tomllib.loads(COMPARED.read_text()).items() if name in rows]
 
 
-def costs(names: list[str], clients: int = 10):
+def costs(names: list[str], clients: int = 10, net: dict = NET, shape: tuple = (3, 28, 28)):
     """A DataFrame, one line per method: kilobytes down and up per client and round, passes per sample and epoch.
 
-    Counted from real messages and real passes on the net NET with ten classes and images of 28 px.
+    Counted from real messages and real passes on a net with ten classes and samples of a shape, images of 28 px.
     """
     import pandas as pd
 
     from fedlib.cost import cost
     from fedlib.nets import Arch
-    lines = {name: cost(name, Arch(**NET), 10, (3, 28, 28), clients) for name in names}
+    lines = {name: cost(name, Arch(**net), 10, shape, clients) for name in names}
     frame = pd.DataFrame(lines).T
     return pd.DataFrame({"down (kB)": frame.bytes_down / 1000, "up (kB)": frame.bytes_up / 1000,
                          "forward passes": frame.forward, "backward passes": frame.backward,

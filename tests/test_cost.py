@@ -58,8 +58,10 @@ def test_bytes_are_those_of_a_run(method, tmp_path):
 
 
 def test_nets_without_a_body_and_nets_for_features():
+    floats = 4 * (48 * 2 + 2)
     assert cost("FedAvg", Arch("linear"), 2, (3, 4, 4), 2) == {
-        "bytes_down": 4 * (48 * 2 + 2), "bytes_up": 4 * (48 * 2 + 2) + N, "forward": 1, "backward": 0}
+        "bytes_down": floats, "bytes_up": floats + N, "floats_down": floats, "floats_up": floats, "forward": 1,
+        "backward": 0}
     assert cost("FedAvg", Arch("mlp3", 10), 2, (7,), 2)["bytes_down"] == 4 * (80 + 55 + 6 + 4)
     with pytest.raises(UserError, match="images"):
         cost("FedAvg", Arch("cnn4"), 2, (7,), 2)
@@ -70,7 +72,9 @@ def test_methods_lists_the_costs_of_every_method(fedlib):
     code, out, err = fedlib(*args, "--json")
     listed = {m["name"]: m for m in json.loads(out)}
     assert code == 0 and err == "" and list(listed) == list(METHODS)
-    keys = {"name", "kind", "settings", "limit", "summary", "bytes_down", "bytes_up", "forward", "backward"}
+    keys = {"name", "kind", "settings", "limit", "summary", "bytes_down", "bytes_up", "floats_down", "floats_up",
+            "forward", "backward"}
+    assert "features of a frozen encoder" in listed.pop("MPFT")["no_cost"]
     assert all(set(m) == keys and m["bytes_up"] > 0 and m["forward"] >= 1 - 0.2 for m in listed.values())
     assert (listed["FedAvg"]["bytes_down"], listed["MOON"]["forward"]) == (NET, 3)
 

@@ -338,7 +338,7 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
     if not todo:
         return 0
     check_device(device)
-    for name, size, encoder in {(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}:
+    for name, size, encoder in sorted({(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}):
         from fedlib import feature_cache, prepare
         prepare.load(name, size or None)        # once, before many processes ask for it
         if encoder:

@@ -48,6 +48,7 @@ class Client:
     round: int = 0
     seed: int = 0
     classes: list[str] = field(default_factory=list)      # their names
+    domains: list[str] = field(default_factory=list)      # of all clients, the same order for all
     head: Tensor | None = None      # the frozen head of its domain `(C, D)`, where there is one
     state: dict = field(default_factory=dict)
     scratch: dict = field(default_factory=dict)

@@ -48,3 +48,30 @@ def align(z: torch.Tensor, y: torch.Tensor, protos: torch.Tensor, seen: torch.Te
     z `(B, D)`, y `(B,)`, protos `(C, D)`, seen: which classes have a prototype `(C,)`. Samples of others add nothing.
     """
     return ((z - protos[y]).square() * seen[y, None]).mean()
+
+
+def frame(dim: int, count: int, gen: torch.Generator) -> torch.Tensor:
+    """A simplex equiangular tight frame `(count, dim)`: sqrt(C / (C - 1)) U (I - 11^T / C), U orthonormal, as rows.
+
+    Rows have length 1 and pairwise cosines -1 / (C - 1), as far apart as C directions can be. Needs dim >= count >= 2.
+    Papyan et al., PNAS 2020, arXiv:2008.08186.
+    """
+    if not 2 <= count <= dim:
+        raise ValueError(f"no frame of {count} vectors in {dim} dimensions")
+    u, _ = torch.linalg.qr(torch.randn(dim, count, generator=gen))
+    return ((count / (count - 1)) ** 0.5 * u @ (torch.eye(count) - 1 / count)).T.contiguous()
+
+
+def lmmd(x: torch.Tensor, p: torch.Tensor, y: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """1/C sum_c |mean_x^c phi - mean_y^c phi|^2 in a kernel space, means weighted by how much a sample is of class c.
+
+    x `(B, D)`, y `(B', D)`: features; p `(B, C)`, q `(B', C)`: their classes, one-hot or as probabilities.
+    k(u, v) = sum_{i=0..4} e^{-d^2 / (h 2^{i-2})}, h the mean d^2. Zhu et al., TNNLS 2020 (DSAN), its released kernel.
+    """
+    z = torch.cat([x, y]).float()
+    far = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square()
+    h = far.detach().sum() / (len(z) ** 2 - len(z))
+    kernel = sum(torch.exp(-far / (h * 2.0 ** (i - 2)).clamp(min=1e-12)) for i in range(5))
+    both = (p.sum(0) > 0) & (q.sum(0) > 0)      # a class without samples on one side says nothing
+    w = torch.cat([p / p.sum(0).clamp(min=1e-12), -q / q.sum(0).clamp(min=1e-12)])[:, both]
+    return (w * (kernel @ w)).sum() / p.shape[1]

@@ -16,11 +16,11 @@ class Arch:
     embedding (fasttext), of the first layer (mlp3) or of the inner one (adapter).
     """
     net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3", "adapter", "clip_adapter",
-                 "attention", "attention_bn"] = "cnn4"
+                 "attention", "attention_bn", "square", "identity"] = "cnn4"
     width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000, adapters D / 4)
     # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (fedlib.heads), their
-    # mean over the domains; own: each client has those of its domain.
-    head: Literal["linear", "hidden", "frozen", "own"] = later("linear")
+    # mean over the domains; own: each client has those of its domain. prompts: the encoder's text tower (fedlib.tower).
+    head: Literal["linear", "hidden", "frozen", "own", "prompts"] = later("linear")
     least: ClassVar[dict] = {}
 
 
@@ -40,11 +40,13 @@ class Net(nn.Module):
         return self.head.in_features
 
 
-def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, head: Tensor | None = None) -> Net:
+def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, head: Tensor | None = None,
+          prompts: nn.Module | None = None) -> Net:
     """The net, its weights drawn from a stream of its own.
 
     `shape` is that of one sample: (3, H, W) images, (D,) features or, where `words` is the size of the vocabulary,
-    (L,) token ids. head `(C, D)`: the classes' vectors of a frozen head. UserError: a net for another kind of data.
+    (L,) token ids. head `(C, D)`: the classes' vectors of a frozen head; prompts: a head of prompts. UserError: a net
+    for another kind of data.
     """
     data = "token ids" if words else "images" if len(shape) == 3 else "features"
     takes = TAKES.get(arch.net, ("images",))
@@ -57,6 +59,8 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
         net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
         if arch.head in ("frozen", "own"):
             return Net(net.body, FrozenHead(frozen(head, net)))
+        if arch.head == "prompts":
+            return Net(net.body, prompts)
         return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
 
 
@@ -176,6 +180,16 @@ def attention_bn(classes: int, shape: tuple, width: int = 0) -> Net:
     return Net(Attention(shape[0], nn.BatchNorm1d(shape[0]), nn.LeakyReLU()), nn.Linear(shape[0], classes))
 
 
+def square(classes: int, shape: tuple, width: int = 0) -> Net:
+    """A linear layer of D to D features: CLIP-FC."""
+    return Net(nn.Linear(shape[0], shape[0]), nn.Linear(shape[0], classes))
+
+
+def identity(classes: int, shape: tuple, width: int = 0) -> Net:
+    """Nothing between features and head."""
+    return Net(nn.Identity(), nn.Linear(shape[0], classes))
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut (He et al., arXiv:1512.03385)."""
     expansion = 1
@@ -247,9 +261,11 @@ def resnet(block, depths, stem: str):
 
 
 TAKES = {"linear": ("images", "features"), "mlp3": ("features",), "fasttext": ("token ids",),
-         **dict.fromkeys(("adapter", "clip_adapter", "attention", "attention_bn"), ("features",))}     # others: images
+         **dict.fromkeys(("adapter", "clip_adapter", "attention", "attention_bn", "square", "identity"), ("features",))}
+# others: images
 BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, "adapter": adapter,
             "clip_adapter": clip_adapter, "attention": attention, "attention_bn": attention_bn,
+            "square": square, "identity": identity,
             "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
             "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),
             "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7")}

@@ -72,8 +72,10 @@ def federate(spec: Data, seed: int) -> Federation:
             taken[place] = pieces[0] if len(pieces) == 1 else Split(*joined, spec.normalise)
         return taken[place]
 
+    names = list(dict.fromkeys(s.domain for s in shares))
     clients = [Client(str(i), s.domain, take(s.train), take(s.test), take(s.val) if size(s.val) else None, seed=seed,
-                      classes=prepared.manifest["classes"], head=head.get(s.domain)) for i, s in enumerate(shares)]
+                      classes=prepared.manifest["classes"], domains=names, head=head.get(s.domain))
+               for i, s in enumerate(shares)]
     about = {"name": spec.name, "size": prepared.manifest["size"], "digest": prepared.manifest["digest"],
              "partition": digest(shares), **({"encoder": feature_cache.origin(made)} if made else {}),
              **{k: prepared.manifest[k] for k in ("notice",) if prepared.manifest.get(k)},

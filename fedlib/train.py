@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedlib import __version__, records, transfer
+from fedlib import __version__, encoders, records, transfer
 from fedlib.data import Client, Federation, as_input
 from fedlib.errors import UserError
 from fedlib.methods.base import autocast, make
@@ -26,6 +26,7 @@ from fedlib.nets import build
 from fedlib.params import flatten, load, nbytes, read, to_device, unflatten
 from fedlib.partition import federate
 from fedlib.seeds import generator
+from fedlib.tower import PromptHead, Tower
 
 CHECKPOINT = 1      # format of the partial files; another number is not continued
 
@@ -44,7 +45,7 @@ class Worker:
     def __init__(self, run: records.Run, client: Client, net, device="cpu"):
         self.method = make(run.method, run.settings, run.protocol)
         self.client, self.device = client, device
-        self.method.seed, self.method.classes = client.seed, client.classes
+        self.method.seed, self.method.classes, self.method.domains = client.seed, client.classes, client.domains
         if run.net.head == "own":
             net.head.weight = client.head
         client.net = self.method.equip(net).to(device)
@@ -132,7 +133,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         if path.exists():
             return path
         net = build(run.net, len(federation.classes), tuple(federation.clients[0].train.x.shape[1:]), run.seed,
-                    federation.words, federation.head)
+                    federation.words, federation.head, prompted(run, federation.classes))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
         made = provenance(run, federation, device)
@@ -165,7 +166,7 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
          after=lambda server, workers, rounds: None) -> list[dict]:
     """The rounds; returns what each measured."""
     server = make(run.method, run.settings, run.protocol)
-    server.seed, server.classes = run.seed, federation.classes
+    server.seed, server.classes, server.domains = run.seed, federation.classes, federation.domains
     server.setup(net.to(device))
     rounds = resume(partial, run, server, workers, device)
     if run.protocol.initial and not rounds:
@@ -330,6 +331,16 @@ def locked(path: Path):
             yield
         finally:
             lock.unlink(missing_ok=True)
+
+
+def prompted(run: records.Run, classes: list[str]) -> PromptHead | None:
+    """The text tower of the data's encoder as a head, where the net asks for one. UserError: it has none."""
+    if run.net.head != "prompts":
+        return None
+    if not run.data.encoder:
+        raise UserError("a head of prompts needs the text tower of an encoder: name one in the data (encoder = ...)")
+    encoder = encoders.load(run.data.encoder.partition("#")[0])
+    return PromptHead(Tower(encoder.model, encoder.tokenizer), classes, encoder.dim)
 
 
 def provenance(run, federation: Federation, device: str) -> dict:

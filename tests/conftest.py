@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlib import prepare, records
+from fedlib import feature_cache, prepare, records
 from fedlib.methods import METHODS
 from fedlib.nets import build
+from fedlib.train import prompted
 
 os.environ.setdefault("FEDLIB_DATA", str(Path(__file__).parent.parent / "build" / "data"))
 prepare.DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
 prepare.BUILT_IN = (*prepare.BUILT_IN, "tiny_digits", "tiny_features")
 ON_FEATURES = ("MPFT",)     # methods that need them
+PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},
+            "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
 torch.set_num_threads(1)
 
 METHOD_NAMES = sorted(METHODS)
@@ -23,14 +26,19 @@ def small_run(method="FedAvg", values=None, net="resnet10", seed=0, data=None, *
     """Two rounds of five clients with 25 or 50 images each: two hold scans, one each of the other domains."""
     if method in ON_FEATURES and net == "resnet10":
         net, data, values = "adapter", {"name": "tiny_features", **(data or {})}, {"server_epochs": 3, **(values or {})}
+    arch = {"net": net, "width": 4}
+    if method in PROMPTED and net == "resnet10":
+        feature_cache.ensure("tiny_digits", None, "mini_clip", say=lambda line: None)
+        arch, data = {"net": "identity", "head": "prompts"}, {"encoder": "mini_clip", **(data or {})}
+        values = PROMPTED[method] | (values or {})
     data = {"name": "tiny_digits", "fraction": 0.5, "clients": (2, 1, 1, 1), **(data or {})}
     protocol = {"rounds": 2, "epochs": 1, "batch": 8, "lr": 0.05, "momentum": 0.9, "augment": "crop", **protocol}
-    return records.plan(method, values or {}, data, {"net": net, "width": 4}, protocol, seed)
+    return records.plan(method, values or {}, data, arch, protocol, seed)
 
 
 def net_of(run, client):
     """The net of a run at its start."""
-    return build(run.net, 10, tuple(client.train.x.shape[1:]), run.seed)
+    return build(run.net, 10, tuple(client.train.x.shape[1:]), run.seed, prompts=prompted(run, client.classes))
 
 
 def numbers(record: dict) -> list[dict]:

@@ -58,7 +58,8 @@ def test_two_runs_of_one_seed_are_equal_and_two_seeds_differ(method_name, tmp_pa
     first = result(small_run(method_name), tmp_path / "a")
     torch.rand(7)       # global random state must not matter
     assert result(small_run(method_name), tmp_path / "b") == first
-    assert result(small_run(method_name, seed=1), tmp_path / "a") != first
+    if method_name != "ZeroShot":       # nothing is drawn
+        assert result(small_run(method_name, seed=1), tmp_path / "a") != first
 
 
 def test_an_interrupted_run_continues_exactly(method_name, tmp_path):
@@ -99,6 +100,7 @@ def test_private_entries_never_travel(method_name, buffers, tmp_path):
     federation = federate(run.data, 0)
     net = net_of(run, federation.clients[0])
     server = make(run.method, run.settings, run.protocol)
+    server.domains = federation.domains
     server.setup(net)
     worker = train.Worker(run, federation.clients[0], net)
     message = server.broadcast("0")
@@ -118,6 +120,7 @@ def test_a_method_object_at_a_client_keeps_nothing(method_name):
     worker = train.Worker(run, federation.clients[0], net_of(run, federation.clients[0]))
     before = set(vars(worker.method))
     server = make(run.method, run.settings, run.protocol)
+    server.domains = federation.domains
     server.setup(net_of(run, federation.clients[0]))
     worker.train(server.broadcast("0"), 0)
     assert set(vars(worker.method)) == before and not any(k.endswith("_") for k in before)

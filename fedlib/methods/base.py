@@ -78,6 +78,7 @@ class FedAvg:
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
     seed: ClassVar[int] = 0                           # the run's, set by the loop; for what a server draws
     classes: ClassVar[list] = []                      # their names, set by the loop; for what makes texts of them
+    domains: ClassVar[list] = []                      # of the federation, by name; set by the loop
     measured: ClassVar[dict] = {}                     # what the server says of a round: numbers for the record
 
     @property

@@ -486,6 +486,9 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
             ax.axhline(height, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
         ax.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear", title=name or "",
                xlabel=x)
+        if "x" in log and frame[x].nunique() < 8:
+            ax.set_xticks(sorted(frame[x].unique()), [f"{v:g}" for v in sorted(frame[x].unique())])
+            ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         ax.grid(True)
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[:, 0]:

@@ -333,6 +333,7 @@ def test_lines_join_sorted_points_and_draw_levels():
     for ax in figure.axes:
         assert ax.lines[0].get_xydata().tolist() == [[0.1, 0.2], [1, 2], [10, 20]]
         assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel()) == ("log", "log", "sigma")
+        assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "1", "10"]
         assert list(ax.lines[2].get_ydata()) == [1, 1]
     assert plots.lines(frame[frame.panel == "a"], "sigma", "epsilon").axes[0].get_xscale() == "linear"
 

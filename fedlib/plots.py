@@ -248,12 +248,12 @@ def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool 
     for k in np.unique(labels):
         axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k])
     for ax, title, columns in zip(axes, ("by domain", "by class"), (2, 5), strict=True):
-        for spot, marker, size in zip(spots, "XP*d", (22, 40, 70, 40)):
+        for spot, marker, size in zip(spots, "X*Pd", (22, 40, 70, 40)):
             ax.scatter(*spot.T, s=size, color="black", marker=marker, edgecolors="white", linewidths=0.5, zorder=3)
         ax.set(xticks=[], yticks=[], title=title)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=columns, markerscale=2.5, handletextpad=0.1,
                   columnspacing=0.6, borderpad=0.2)
-    for name, marker in zip(marks, "XP*d"):
+    for name, marker in zip(marks, "X*Pd"):
         axes[0].plot([], [], linestyle="", marker=marker, color="black", markersize=7, label=f" {name}")
     if marks:
         handles, texts = axes[0].get_legend_handles_labels()

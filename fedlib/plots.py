@@ -27,7 +27,11 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "CE": (6, "s", "-"), "CE + InfoNCE": (1, "^", "-"), "CE + KL": (5, "v", "-"),
               "CE + InfoNCE + KL": (3, "D", "-"), "without": (5, "s", "-"), "with": (3, "D", "-"),
               "FedDTR": (3, "D", "-"), "FedPer": (2, "^", "-"), "FedALA": (4, "v", "-"), "FedAMP": (6, "P", "-"),
-              "pFedMe": (7, "X", ":"), "FedFomo": (5, "o", ":"), "FedPHP": (0, "^", ":"), "FedRoD": (2, "s", "-.")}
+              "pFedMe": (7, "X", ":"), "FedFomo": (5, "o", ":"), "FedPHP": (0, "^", ":"), "FedRoD": (2, "s", "-."),
+              "ood": (0, "o", "-"), "ind": (3, "s", "-"), "Average": (0, "o", "-"), "Random 0.1": (3, "D", "-"),
+              "β = 0": (6, "o", "-"), "β = 10": (0, "s", "-."), "β = 100": (2, "^", "-"), "β = 1000": (3, "D", ":"),
+              "printed formula": (3, "D", "-"), "exact": (0, "o", "-"), "one image": (0, "o", "-"),
+              "class mean": (3, "s", "-")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
@@ -205,20 +209,24 @@ def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"
 
 
 @styled
-def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool = False):
+def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool = False, marks=None):
     """Features `(N, D)` on a plane by t-SNE, twice: coloured by domain and by class.
 
     labels: N class indices; domains: N domain names; classes: class names. Near points were near in `D` dimensions;
     distances between far groups and the sizes of groups mean nothing. together = True draws them once, larger: the
     colour is the class and the marker the domain; on one point of each domain and class, amid the others, stands the
-    name of the class.
+    name of the class. marks: name -> points `(M, D)`, laid out with the features and drawn in black on both halves.
     """
     import matplotlib.pyplot as plt
     import numpy as np
     from matplotlib.patheffects import withStroke
     from sklearn.manifold import TSNE
     features, labels, domains = np.asarray(features), np.asarray(labels), np.asarray(domains)
-    places = TSNE(perplexity=min(30, (len(features) - 1) / 3), init="pca", random_state=seed).fit_transform(features)
+    marks = {name: np.asarray(points) for name, points in (marks or {}).items()}
+    every = np.concatenate([features, *marks.values()])
+    places = TSNE(perplexity=min(30, (len(every) - 1) / 3), init="pca", random_state=seed).fit_transform(every)
+    ends = np.cumsum([len(features), *map(len, marks.values())])
+    places, *spots = np.split(places, ends[:-1])
     names, inks = classes or [str(k) for k in range(labels.max() + 1)], class_colours(labels.max() + 1)
     if together:
         figure, ax = plt.subplots(figsize=(WIDTH, 4.9))
@@ -242,9 +250,17 @@ def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool 
     for k in np.unique(labels):
         axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k])
     for ax, title, columns in zip(axes, ("by domain", "by class"), (2, 5), strict=True):
+        for spot, marker, size in zip(spots, "X*Pd", (22, 40, 70, 40)):
+            ax.scatter(*spot.T, s=size, color="black", marker=marker, edgecolors="white", linewidths=0.5, zorder=3)
         ax.set(xticks=[], yticks=[], title=title)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=columns, markerscale=2.5, handletextpad=0.1,
                   columnspacing=0.6, borderpad=0.2)
+    for name, marker in zip(marks, "X*Pd"):
+        axes[0].plot([], [], linestyle="", marker=marker, color="black", markersize=7, label=f" {name}")
+    if marks:
+        handles, texts = axes[0].get_legend_handles_labels()
+        count = len(texts) - len(marks)
+        figure.legend(handles[count:], texts[count:], loc="outside lower center", ncols=len(marks))
     return figure
 
 
@@ -447,6 +463,39 @@ def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool
     ax.grid(True)
     ax.spines[["top", "right"]].set_visible(False)
     _legend(figure, ax)
+    return figure
+
+
+@styled
+def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log: str = "", levels: dict | None = None):
+    """One number against another, a line for each value of `by`; the columns `x` and `y` name the axes.
+
+    panel: a small plot for each of its values, with a scale of its own in y. log: the axes that are logarithmic, "x",
+    "y", "xy" or "". levels: name -> height of a dashed line across.
+    """
+    import matplotlib.pyplot as plt
+    panels = list(frame[panel].unique()) if panel else [None]
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.4 * rows), squeeze=False)
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, panels, strict=False):
+        for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
+            part = part.sort_values(x)
+            ax.plot(part[x], part[y], label=line, markevery=max(1, len(part) // 8), **look(line))
+        for i, (text, height) in enumerate((levels or {}).items()):
+            ax.axhline(height, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
+        ax.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear", title=name or "",
+               xlabel=x)
+        if "x" in log and frame[x].nunique() < 8:
+            ax.set_xticks(sorted(frame[x].unique()), [f"{v:g}" for v in sorted(frame[x].unique())])
+            ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        ax.grid(True)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(y)
+    _legend(figure, *axes.flat[:len(panels)], columns=3)
     return figure
 
 

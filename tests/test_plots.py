@@ -199,6 +199,17 @@ def test_tsne_drawn_once_has_the_class_as_colour_and_the_domain_as_marker():
         assert text.get_position() == pytest.approx(own[far.argmin()])
 
 
+def test_tsne_lays_marks_out_with_the_features():
+    gen = np.random.default_rng(0)
+    z, y = gen.normal(size=(40, 5)), np.arange(40) % 4
+    figure = plots.tsne(z, y, ["scans"] * 20 + ["street"] * 20, marks={"prototype": z[:4] + 1e-6, "mean": z[:1]})
+    for ax in figure.axes:
+        dots, stars = (np.concatenate([c.get_offsets() for c in part]) for part in (ax.collections[:-2],
+                                                                                    ax.collections[-2:]))
+        assert len(dots) == 40 and len(stars) == 5
+    assert [t.get_text().strip() for t in figure.legends[0].get_texts()] == ["prototype", "mean"]
+
+
 def test_holdings_stack_to_what_each_client_holds():
     counts = pd.DataFrame([[3, 0, 2], [1, 4, 0]], ["0 scans", "1 street"], pd.Index(["a", "b", "c"], name="class"))
     figure = plots.holdings(counts)
@@ -312,6 +323,19 @@ def test_one_dataset_alone_is_named_in_the_title():
     only = grown().query("dataset == 'PACS'")
     assert plots.sensitivity(only, setting="tau").axes[0].get_title() == "PACS"
     assert plots.differences(only.assign(row="a")).axes[0].get_title() == "PACS"
+
+
+def test_lines_join_sorted_points_and_draw_levels():
+    frame = pd.DataFrame([(s, k, p, s * f) for p in ("a", "b") for k, f in (("exact", 2.0), ("ood", 3.0))
+                          for s in (10.0, 0.1, 1.0)], columns=["sigma", "kind", "panel", "epsilon"])
+    figure = plots.lines(frame, "sigma", "epsilon", panel="panel", log="xy", levels={"one": 1.0})
+    assert [ax.get_title() for ax in figure.axes] == ["a", "b"] and legend(figure) == ["exact", "ood", "one"]
+    for ax in figure.axes:
+        assert ax.lines[0].get_xydata().tolist() == [[0.1, 0.2], [1, 2], [10, 20]]
+        assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel()) == ("log", "log", "sigma")
+        assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "1", "10"]
+        assert list(ax.lines[2].get_ydata()) == [1, 1]
+    assert plots.lines(frame[frame.panel == "a"], "sigma", "epsilon").axes[0].get_xscale() == "linear"
 
 
 def test_differences_fill_the_dots_whose_interval_does_not_reach_zero():

@@ -194,7 +194,12 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
 
 
 def curves(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> pd.DataFrame:
-    """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval."""
+    """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval.
+
+    UserError: a table whose columns are measures of transfer, which have no mean.
+    """
+    if table.transfer:
+        raise UserError(f"{table.id} has measures of transfer as columns; take the table of its domains")
     lines = [(p.block, p.row, p.seed, r["round"], acc) for p, record in found(table, profile, results, seeds, when)
              for r in record["rounds"] for acc in r["acc"].values()]
     points = pd.DataFrame(lines, columns=["block", "method", "seed", "round", "accuracy"])

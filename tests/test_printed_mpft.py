@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from fedlib import partitions, settings, tables
+from fedlib.errors import UserError
 from fedlib.partition import Data
 
 BASELINES = ["local", "FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE"]
@@ -118,3 +119,8 @@ def test_rows_of_transfer_tables_stand_beside_the_print():
     cells = tables.compare(table, "lite", tables.PAPERS.joinpath("nowhere"))
     line = cells[(cells.block == "pacs_released") & (cells.row == "DBE, as released")].set_index("setting")
     assert line.printed["ood_printed"] == 97.1 and line.printed["rounds"] == 12 and pd.isna(line.printed["ood"])
+
+
+def test_measures_of_transfer_have_no_mean():
+    with pytest.raises(UserError, match="measures of transfer"):
+        tables.curves(tables.load("mpft/table1"), "mini", tables.PAPERS.joinpath("nowhere"))

@@ -19,20 +19,21 @@ def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, valu
 
     values: settings of the method, else its defaults. floats: the bytes of parameters, features and the like without
     labels, counts and masks, as most papers count them.
-    `shape` is that of one sample, as `fedlib.nets.build` takes it. Passes are those of the net's body for each training
-    sample in one local epoch; the counted client has two batches of 10.
+    `shape` is that of one sample, as `fedlib.nets.build` takes it; a head of prompts is mini_clip's, (128,). Passes are
+    those of the net's body for each training sample in one local epoch; the counted client has two batches of 10.
     """
     protocol = {"rounds": BEFORE + 1, "batch": BATCH}
     run = records.plan(method, values or {}, {"name": "random"}, vars(arch), protocol, 0)
     head = torch.ones(classes, *shape) if arch.head in ("frozen", "own") else None
-    net = build(arch, classes, shape, 0, head=head)
+    net = build(arch, classes, shape, 0, head=head, prompts=small_tower(classes) if arch.head == "prompts" else None)
     passes = count_passes(net)
-    server = make(method, values, run.protocol)
+    server, ids = make(method, values, run.protocol), [str(i) for i in range(clients)]
+    server.domains = ids
     server.setup(net)
     workers = []
-    for i in range(clients):
-        split = random(2 if i else 2 * BATCH, classes, shape)      # what the others hold does not matter
-        workers.append(Worker(run, Client(str(i), "", split, split, head=head), copy.deepcopy(net)))
+    for i in ids:
+        split = random(2 * BATCH if i == "0" else 2, classes, shape)      # what the others hold does not matter
+        workers.append(Worker(run, Client(i, i, split, split, domains=ids, head=head), copy.deepcopy(net)))
     for number in range(BEFORE):
         server.aggregate({w.client.id: w.train(server.broadcast(w.client.id), number)[0] for w in workers})
     passes.update(forward=0, backward=0)
@@ -40,6 +41,14 @@ def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, valu
     up, _ = workers[0].train(down, BEFORE)
     return {"bytes_down": nbytes(down), "bytes_up": nbytes(up), "floats_down": floats(down),
             "floats_up": floats(up)} | {k: n / (2 * BATCH) for k, n in passes.items()}
+
+
+def small_tower(classes: int):
+    """mini_clip's text tower as a head for classes "0", "1", ..."""
+    from fedlib import encoders
+    from fedlib.tower import PromptHead, Tower
+    encoder = encoders.load("mini_clip")
+    return PromptHead(Tower(encoder.model, encoder.tokenizer), [str(k) for k in range(classes)], encoder.dim)
 
 
 def floats(message: dict) -> int:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedlib import records, tables
+from fedlib import prepare, records, tables
 from fedlib.errors import UserError
 from fedlib.methods import METHODS
 
@@ -47,12 +47,13 @@ CHANGES = [("method", None, "FedAvg"), ("seed", None, 1), ("values", "mu", 0.2)]
 CHANGES += [("net", "width", 8), ("net", "net", "linear"), ("net", "head", "hidden")]
 CHANGES += [("protocol", k, v) for k, v in dict(
     rounds=4, epochs=2, batch=8, lr=0.2, momentum=0.9, weight_decay=1e-5, optimiser="adam", clip=1.0, augment="crop",
-    participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3).items()]
+    participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3,
+    stop="loss", keep_optimiser=True, warmup=2, initial=True, cross=True).items()]
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
     pathological=2, balanced=False, partition_seed=1, pool=0.5,
-    encoder="squeezenet1_1").items()]
+    encoder="squeezenet1_1", head="public").items()]
 
 
 def test_the_digest_covers_every_field():
@@ -106,7 +107,8 @@ def test_every_table_can_be_planned(ident):
         runs = table.runs(profile)
         assert runs and len({p.run.digest for p in runs}) == len(runs)      # no two cells share a run
         for p in runs:
-            assert list(table.blocks[p.block]["columns"]) == list(p.run.data.domains)
+            domains = list(p.run.data.domains or prepare.module(p.run.data.name).DOMAINS)
+            assert table.transfer or list(table.blocks[p.block]["columns"]) == domains
             assert p.run.data.unseen == ((p.unseen,) if table.leave_one_out else ())
             assert p.run.method == rows[p.row] and p.seed == p.run.seed
     for row in table.rows:
@@ -118,8 +120,9 @@ def test_every_table_can_be_planned(ident):
     assert {name for name, method in rows.items() if name == method} <= set(printed.method) <= set(rows)
     assert set(printed.dataset) <= set(table.blocks)
     for block, part in printed.groupby("dataset"):
-        whole = {*table.blocks[block]["columns"], "avg"}     # of a figure only what the text names is printed
-        assert set(part.setting) in (whole, {"avg"}) or set(part.setting) < whole and "/table" not in ident
+        whole = set(table.settings(block))      # of a figure only what the text names is printed
+        some = table.transfer or "/table" not in ident
+        assert set(part.setting) in (whole, {"avg"}) or set(part.setting) < whole and some
 
 
 def claims():

@@ -6,8 +6,19 @@ which people with colour-blindness tell apart; a marker, a dash or a printed num
 """
 from fedlib.plots.images import grid, holdings
 from fedlib.plots.looks import (
-    DASHES, DOMAIN_INKS, DOMAIN_LOOKS, MARKERS, METHOD_LOOKS, MORE_LOOKS, OKABE_ITO, RC, WIDTH, class_colours,
-    colour, look, styled,
+    DASHES,
+    DOMAIN_INKS,
+    DOMAIN_LOOKS,
+    MARKERS,
+    METHOD_LOOKS,
+    MORE_LOOKS,
+    OKABE_ITO,
+    RC,
+    WIDTH,
+    class_colours,
+    colour,
+    look,
+    styled,
 )
 from fedlib.plots.scores import bars, curves, differences, draws, lines, matrix, pairs, radar, sensitivity
 from fedlib.plots.spaces import drift, plane, shadows, tsne

@@ -45,8 +45,9 @@ def test_weights_come_from_the_seed_alone(net, shape, words):
 @pytest.mark.parametrize("data, shape, words", [("images", (3, 32, 32), 0), ("features", (50,), 0),
                                                 ("token ids", (20,), 90)])
 def test_a_net_takes_its_kind_of_data_only(net, data, shape, words):
-    takes = {"fasttext": ["token ids"], "mlp3": ["features"], "adapter": ["features"],
-             "linear": ["images", "features"]}.get(net, ["images"])
+    behind = dict.fromkeys(("mlp3", "adapter", "clip_adapter", "attention", "attention_bn", "square", "identity"),
+                           ["features"])
+    takes = {"fasttext": ["token ids"], "linear": ["images", "features"], **behind}.get(net, ["images"])
     if data in takes:
         x = torch.ones(2, *shape, dtype=torch.int32 if words else torch.float32)
         assert build(Arch(net, 4), 5, shape, 0, words).eval()(x).shape == (2, 5)

@@ -341,13 +341,17 @@ def test_a_net_depends_on_its_seed_only():
 # the protocol
 
 def test_stalled_by_hand():
-    def rounds(*values):
-        return [{"val": {"a": v, "b": 0}, "acc": {"a": 0}} for v in values]
-    assert not train.stalled(rounds(1, 3, 2), 2) and train.stalled(rounds(1, 3, 2, 2), 2)
-    assert not train.stalled(rounds(1, 3, 2, 4), 2)     # improved in the last round
-    assert train.stalled(rounds(3, 3, 3), 2)            # equal is no improvement
-    assert not train.stalled(rounds(3, 2, 1), 0)        # 0: never
-    assert not train.stalled([{"acc": {"a": 1}}] * 9, 2) and not train.stalled([], 2)
+    def stalled(values, patience):
+        rounds = [{"val": {"a": v, "b": 0}, "acc": {"a": 0}} for v in values]
+        return train.stalled(rounds, Protocol(patience=patience))
+
+    assert not stalled((1, 3, 2), 2) and stalled((1, 3, 2, 2), 2)
+    assert not stalled((1, 3, 2, 4), 2)     # improved in the last round
+    assert stalled((3, 3, 3), 2)            # equal is no improvement
+    assert not stalled((3, 2, 1), 0)        # 0: never
+    assert not stalled((), 2) and not train.stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
+    loss, by_loss = [{"val": {"a": 0}, "val_loss": v} for v in (3.0, 1.0, 1.0, 2.0)], Protocol(patience=2, stop="loss")
+    assert train.stalled(loss, by_loss) and not train.stalled(loss[:3], by_loss)
 
 
 def rows(run, folder):

@@ -108,7 +108,8 @@ def _read(path: Path, manifest: dict, whole: bool) -> Features:
     """ValueError unless its tensors are those of the set and, with `whole`, have the digest that it states."""
     about = _about(path)
     shapes = {d: [sum(n["per_class"]), about["dim"]] for d, n in manifest["domains"].items()}
-    made = {f"{HEAD}{d}": [len(manifest["classes"]), about["dim"]] for d in shapes if about["texts"]}
+    looks = [*shapes, heads.PLAIN] if about["texts"] else []
+    made = {f"{HEAD}{d}": [len(manifest["classes"]), about["dim"]] for d in looks}
     with safe_open(path, "pt") as file:
         slices = {d: file.get_slice(d) for d in file.keys()}
         if {d: s.get_shape() for d, s in slices.items()} != shapes | made:
@@ -118,7 +119,7 @@ def _read(path: Path, manifest: dict, whole: bool) -> Features:
         tensors = {d: file.get_tensor(d) for d in slices}
     if whole and content(tensors) != about["content"]:
         raise ValueError("its numbers are not those that were written")
-    return Features(about, {d: tensors[d] for d in shapes}, {d: tensors[f"{HEAD}{d}"] for d in shapes if made})
+    return Features(about, {d: tensors[d] for d in shapes}, {d: tensors[f"{HEAD}{d}"] for d in looks})
 
 
 def content(tensors: dict) -> str:

@@ -1,6 +1,7 @@
 """Frozen heads: what stands for a class before any training, `(C, D)` for each domain.
 
     texts    mean of the text tower's vectors of a domain's prompts, templates.toml, with the class's name
+    plain    the same of one prompt for all domains, "a photo of a {}."
     public   mean feature of the domain's public images, those in no part of its split; where there is no text tower
 
 Both are made of vectors of length 1, scaled back to it, and multiplied by CLIP's scale; logits = H z / |z|.
@@ -18,6 +19,7 @@ from fedlib.errors import UserError
 from fedlib.losses import class_means
 
 TEMPLATES = resources.files("fedlib") / "templates.toml"
+PLAIN = "other"     # the look whose one template serves any domain
 SCALE = 100.0       # of public heads; CLIP's largest exp(logit scale), which published weights have
 
 
@@ -33,7 +35,7 @@ def make(kind: str, whole: dict, parts: dict, classes: list[str], made) -> dict[
     if not made.heads:
         raise UserError(f"{made.about['encoder']} has no text tower, so there are no heads of texts; take head = "
                         "\"public\"")
-    return {d: made.heads[d] for d in parts}
+    return {d: made.heads[d if kind == "texts" else PLAIN] for d in parts}
 
 
 def shared(made: dict[str, Tensor]) -> Tensor | None:
@@ -46,7 +48,7 @@ def shared(made: dict[str, Tensor]) -> Tensor | None:
 def prompts(domain: str, name: str, known: dict | None = None) -> list[str]:
     """The domain's prompts for a class; "_" in its name is a space."""
     known = known or templates()
-    return [t.format(name.replace("_", " ")) for t in known.get(domain, known["other"])]
+    return [t.format(name.replace("_", " ")) for t in known.get(domain, known[PLAIN])]
 
 
 def templates() -> dict[str, list[str]]:
@@ -55,9 +57,11 @@ def templates() -> dict[str, list[str]]:
 
 
 def texts(encoder, manifest: dict) -> dict[str, Tensor]:
-    """{domain: `(C, D)`} of a prepared set: h_c = s mean_t t_c / |mean_t t_c|, t_c of length 1, s the tower's scale."""
+    """{domain: `(C, D)`} of a prepared set, and of PLAIN: h_c = s mean_t t_c / |mean_t t_c|, t_c of length 1, s the
+    tower's scale.
+    """
     known, made = templates(), {}
-    for d in manifest["domains"]:
+    for d in [*manifest["domains"], PLAIN]:
         every = [prompts(d, name, known) for name in manifest["classes"]]
         t = encoder.texts([p for some in every for p in some]).view(len(every), len(every[0]), -1)
         made[d] = encoder.scale * F.normalize(t.mean(1))
@@ -67,7 +71,7 @@ def texts(encoder, manifest: dict) -> dict[str, Tensor]:
 def digest(manifest: dict) -> str:
     """12 hex digits over all prompts of a prepared set."""
     known = templates()
-    every = {d: [prompts(d, name, known) for name in manifest["classes"]] for d in manifest["domains"]}
+    every = {d: [prompts(d, name, known) for name in manifest["classes"]] for d in [*manifest["domains"], PLAIN]}
     return hashlib.sha256(json.dumps(every).encode()).hexdigest()[:12]
 
 

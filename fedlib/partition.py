@@ -40,7 +40,7 @@ class Data:
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
     pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
     encoder: str = later("")             # x are features of this frozen encoder (fedlib.encoders) in the images' place
-    head: Literal["", "texts", "plain", "public"] = later("")     # of frozen heads: what stands for a class (fedlib.heads)
+    head: Literal["", "texts", "plain", "public"] = later("")     # what frozen heads are made of (fedlib.heads)
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
     most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1}
 

@@ -14,7 +14,7 @@ from fedlib import prepare, records, tables
 from fedlib.errors import UserError
 from fedlib.methods import METHODS
 
-NOT_YET = set()      # rows of printed tables whose method does not exist yet
+NOT_YET = {"Backbone"}      # rows of printed tables whose method does not exist yet
 TABLE2 = "i2pfl/table2"
 
 

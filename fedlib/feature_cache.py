@@ -81,13 +81,15 @@ def _plain(encoder: str) -> str:
 
 def _there(manifest: dict, encoder: str) -> dict[Path, dict]:
     """The files of this encoder for this very set; UserError: one is damaged."""
+    texts = heads.digest(manifest)
     start, found = f"{manifest['name']}-{manifest['size']}-{_plain(encoder)}-", {}
     for path in sorted(prepare.folder().glob(f"{start}*.safetensors")):
         try:
             about = _about(path)
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"{path} is damaged or not ours ({prepare.why(error)}); delete it") from None
-        if path == path_of(about) and about["encoder"] == encoder and about["set"] == manifest["digest"]:
+        made_of = about["encoder"], about["set"], about["texts"] or texts
+        if path == path_of(about) and made_of == (encoder, manifest["digest"], texts):     # not of older templates
             found[path] = about
     return found
 

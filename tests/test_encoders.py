@@ -125,20 +125,27 @@ def test_heads_of_texts_lie_in_the_same_file(store):
     encoder = reading(tiny())
     feature_cache.make(*SET, encoder)
     kept = feature_cache.load(*SET, "tiny")
-    assert list(kept.heads) == list(kept.tensors) and kept.about["texts"]
+    assert list(kept.heads) == [*kept.tensors, heads.PLAIN] and kept.about["texts"]
     vectors = encoder.texts(heads.prompts("street", "3"))
     assert len(vectors) == 3
     wanted = 7 * torch.nn.functional.normalize(vectors.mean(0), dim=0)
     assert torch.allclose(kept.heads["street"][3], wanted, atol=1e-6)
     federation = federate(Data("tiny_digits", encoder="tiny", head="texts"), 0)
-    assert torch.allclose(federation.head, torch.stack(list(kept.heads.values())).mean(0))
+    own = [kept.heads[d] for d in kept.tensors]
+    assert torch.allclose(federation.head, torch.stack(own).mean(0))
     assert torch.equal(federation.clients[3].head, kept.heads["street"])
+    plain = federate(Data("tiny_digits", encoder="tiny", head="plain"), 0)
+    assert torch.allclose(plain.head[3], 7 * encoder.texts(["a photo of a 3."])[0], atol=1e-5)
+    assert all(torch.equal(c.head, kept.heads[heads.PLAIN]) for c in plain.clients)
 
 
 def test_other_templates_are_other_features(store, monkeypatch):
     first = feature_cache.make(*SET, reading(tiny()))
     monkeypatch.setattr(heads, "templates", lambda: {"other": ["the {}"]})
+    with pytest.raises(UserError, match="has no features of tiny"):
+        feature_cache.load(*SET, "tiny")
     assert feature_cache.make(*SET, reading(tiny())) != first
+    assert len(feature_cache.load(*SET, "tiny").heads) == 5     # the older file stays, and is not read
 
 
 def test_no_text_tower_no_heads_of_texts(store):

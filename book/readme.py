@@ -16,19 +16,22 @@ HEADER = """| paper | table, dataset | its method: printed | ours | best other: 
 def results_table() -> str:
     """Markdown: of each paper's first table a line for each dataset that has records of ours.
 
-    Average accuracy of the paper's method and its place among the printed rows that we ran, as printed and as run; the
-    best other method, as printed and as run.
+    Average accuracy (out-of-domain accuracy, where a table has that in its place) of the paper's method and its place
+    among the printed rows that we ran, as printed and as run; the best other method, as printed and as run.
     """
     lines = []
     for ident in sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values()):
         paper, number = ident.split("/")
-        own, table = tables.papers()[paper]["paper"].get("name"), tables.load(ident)
+        about, table = tables.papers()[paper]["paper"], tables.load(ident)
+        own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
             cells = tables.compare(table, profile, records.folder(ROOT / "results"))
-            cells = cells[(cells.setting == "avg") & (cells.n > 0) & cells.printed.notna()]
+            cells = cells[(cells.setting == setting) & (cells.n > 0) & cells.printed.notna()]
+            cells = cells[cells.row.map(table.printed_row) == cells.row]        # no variants of ours
             for block, part in cells.groupby("block", sort=False):
                 if own in set(part.row) and len(part) > 1:
-                    title = f"{own} | {number}, {table.blocks[block]['title']}"
+                    ood = ", ood" * table.transfer
+                    title = f"{about['name']} | {number}, {table.blocks[block]['title']}{ood}"
                     lines.append(f"| {title} | {standing(part, own)} | {profile} |")
     return HEADER + "\n".join(lines) + "\n"
 

@@ -182,6 +182,17 @@ def test_a_figure_without_alt_text_is_refused(book):
     assert ran.returncode == 1 and "has no alt text" in ran.stderr.splitlines()[-1]
 
 
+def test_a_cell_of_several_figures_gives_its_name_to_none(book):
+    draw = "import matplotlib.pyplot as plt\nfor i in range({}):\n    plt.plot([1, 2])\n    plt.show()"
+    how = {"mystnb": {"image": {"alt": "a line"}, "figure": {"caption": "A line.", "name": "fig-line"}}}
+    for count, kept in ((1, {"fig-line"}), (2, set())):
+        write(book, new_code_cell(draw.format(count), metadata=how))
+        assert build(book, "--only", "one").returncode == 0
+        cells = nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells
+        figures = [c.metadata["mystnb"]["figure"] for c in cells if "mystnb" in c.metadata]
+        assert {f["name"] for f in figures if "name" in f} == kept and figures[0]["caption"] == "A line."
+
+
 def test_an_empty_text_shows_nothing(book):
     write(book, new_code_cell("from IPython.display import Markdown\nMarkdown('')"))
     assert build(book, "--only", "one").returncode == 0

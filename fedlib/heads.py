@@ -4,7 +4,7 @@
     plain    the same of one prompt for all domains, "a photo of a {}."
     public   mean feature of the domain's public images, those in no part of its split; where there is no text tower
 
-Both are made of vectors of length 1, scaled back to it, and multiplied by CLIP's scale; logits = H z / |z|.
+All are means of vectors of length 1, scaled back to it, and multiplied by CLIP's scale; logits = H z / |z|.
 """
 import hashlib
 import json

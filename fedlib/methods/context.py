@@ -124,7 +124,7 @@ class FedAPT(PromptFL):
     def predict(self, net, x, client):
         z = net.body(x)
         q = net.query(z)
-        a = ((q - q.mean(1, keepdim=True)) / q.std(1, keepdim=True).clamp(min=1e-6) / self.t).softmax(1)
+        a = ((q - q.mean(1, keepdim=True)) / q.std(1, correction=0, keepdim=True).clamp(min=1e-6) / self.t).softmax(1)
         if self.mix == "nearest":
             return net.head.logits(z, net.head.texts(net.head.context * (1 + net.keys))[a.argmax(1)])
         keys = torch.einsum("bn,ncmw->bcmw", a, net.keys)
@@ -172,25 +172,25 @@ class FedDEAP(PromptFL):
     def loss(self, net, x, y, client):
         z, k = net.body(x), torch.tensor(self.domains.index(client.domain), device=y.device)
         paper = self.networks and self.mode == "paper"
-        t = self.texts(net, z.mean(0), local=False)
+        t = self.texts(net, z.mean(0), held="own")
         value = F.cross_entropy(net.head.logits(z, t), y)
         if self.networks:
             value = value + net.semantic.away(z, y, self.etf_temp) + net.domain.away(z, k.expand_as(y), self.etf_temp)
         if paper:
             value = value + self.lam1 * net.semantic.away(t, torch.arange(len(t), device=y.device), self.etf_temp, True)
         if self.local_tokens:
-            t = self.texts(net, z.mean(0), local=True)
+            t = self.texts(net, z.mean(0), held="shared")
             value = value + F.cross_entropy(net.head.logits(z, t), y) * (2 if self.mode == "as_released" else 1)
             if paper:
                 value = value + self.lam2 * net.domain.away(t, k.expand(len(t)), self.etf_temp, True)
         return value
 
-    def texts(self, net, mean, local: bool | None = None):
-        """t under mean features `(D,)` or `(N, D)`; local: which prompt learns, P_D or P_G, None: both or none."""
+    def texts(self, net, mean, held: str = ""):
+        """t under mean features `(D,)` or `(N, D)`; held: the prompt without gradient, "shared" P_G or "own" P_D."""
         shared, own = net.head.context, getattr(net.head, "local", None)
         if own is None:
             return net.head.texts(shared)
-        shared, own = shared if local is not True else shared.detach(), own if local is not False else own.detach()
+        shared, own = (v.detach() if held == name else v for name, v in (("shared", shared), ("own", own)))
         own = own if self.modulation == "none" else own * mean[..., None, None, :]
         return net.head.texts(torch.cat([shared.expand(*own.shape[:-2], -1, -1), own], -2))
 

@@ -30,8 +30,8 @@ reproduce: $(STAMP).trained ## train the mini tables from scratch, compare them 
 test: $(INSTALLED) ## check the style, run the tests, execute the notebooks
 	@$(STEP) "Style" -- $(PY) -m ruff check .
 	@OMP_NUM_THREADS=1 $(STEP) "Tests" --progress '\[ *([0-9]+%)\]' \
-	  --show '^SKIPPED |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s' -- \
-	  $(PY) -m pytest -q -rs -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env
+	  --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s' -- \
+	  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env
 
 book: $(INSTALLED) ## execute the notebooks and build the book from the committed records
 	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py

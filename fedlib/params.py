@@ -76,5 +76,8 @@ def nbytes(message: dict) -> int:
 
 
 def to_device(message: dict, device) -> dict:
-    """The message with every tensor on the device."""
-    return {k: to_device(v, device) if isinstance(v, dict) else v.to(device) for k, v in message.items()}
+    """The message with every tensor on the device, its entries in the order of their names.
+
+    A transport may keep no order (safetensors does not), and sums over entries round by theirs.
+    """
+    return {k: to_device(v, device) if isinstance(v, dict) else v.to(device) for k, v in sorted(message.items())}

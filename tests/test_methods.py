@@ -1,4 +1,5 @@
 """Every method: its limit, determinism, resume, one missing class, and the boundary between server and client."""
+import copy
 import multiprocessing as mp
 
 import pytest
@@ -12,6 +13,7 @@ from fedlib.methods import METHODS, make
 from fedlib.methods.base import Protocol
 from fedlib.nets import Arch, build
 from fedlib.partition import Data, federate
+from fedlib.seeds import generator
 
 
 def result(run, folder, **options):
@@ -208,6 +210,19 @@ def test_clients_in_other_processes_give_equal_results(name, pipes, tmp_path):
     here = result(run, tmp_path / "here")
     there = result(run, tmp_path / "there", workers=[Remote(p, run, i) for i, p in enumerate(pipes)])
     assert there == here
+
+
+def test_a_transport_may_change_the_order_of_entries():
+    """COPA sums the losses of the others' heads; rounding must not depend on the order in which they came."""
+    run = small_run("COPA")
+    net, gen = build(Arch("resnet10", 4), 10, (3, 28, 28), 0), generator(0)
+    heads = {str(i): {k: torch.randn(v.shape, generator=gen) for k, v in params.read(net.head).items()}
+             for i in range(12)}
+    got, uploads = {"params": params.read(net), "heads": heads}, []
+    for order in (sorted(heads), sorted(heads, key=int, reverse=True)):
+        worker = train.Worker(run, federate(run.data, run.seed).clients[0], copy.deepcopy(net))
+        uploads.append(params.flatten(worker.train(got | {"heads": {k: heads[k] for k in order}}, 0)[0]))
+    assert all(torch.equal(v, uploads[1][k]) for k, v in uploads[0].items())
 
 
 def test_bytes_are_those_of_the_messages(tmp_path):

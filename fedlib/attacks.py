@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 from fedlib import encoders, inversion, prepare, records
-from fedlib.errors import UserError
 from fedlib.partition import partition
 from fedlib.train import beside
 
@@ -13,11 +12,6 @@ STEPS, EVERY = 2000, 100        # the paper takes a million, about eight hours a
 OTHERS = 32                     # images of the same class and domain, at most, that guesses are made of
 SMOOTH = 0.3                    # weight of the total variation in the stronger attack
 KINDS = {"one image": {}, "one image, smooth": {"prior": SMOOTH}, "class mean": {}}
-
-
-def path(run: records.Run, results: Path) -> Path:
-    """Where the attack on a run's prototypes lies: beside its record."""
-    return run.path(results).with_suffix(".attack")
 
 
 def collect(run: records.Run, results: Path, steps: int = STEPS, **how) -> Path:
@@ -37,7 +31,7 @@ def collect(run: records.Run, results: Path, steps: int = STEPS, **how) -> Path:
                              "guesses": guesses})
         return json.dumps({"digest": run.digest, "steps": steps, "attacks": made}, indent=1).encode()
 
-    return beside(run, results, path(run, results), content, **how)
+    return beside(run, results, "attack", content, **how)
 
 
 def victims(run: records.Run):
@@ -67,7 +61,4 @@ def attacked(encoder, images, kind: str, steps: int, seed: int):
 
 def read(run: records.Run, results: Path) -> dict:
     """What `collect` stored. UserError when it was not measured."""
-    here = path(run, results)
-    if not here.exists():
-        raise UserError(f"{here} is not there: `fedlib run` on the attack's table makes it")
-    return json.loads(here.read_text())
+    return json.loads(records.read_beside(run, results, "attack"))

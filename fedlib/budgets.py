@@ -6,13 +6,7 @@ import pandas as pd
 
 from fedlib import privacy, records
 from fedlib.data import as_input
-from fedlib.errors import UserError
 from fedlib.train import beside
-
-
-def path(run: records.Run, results: Path) -> Path:
-    """Where the sizes and distances of a run lie: beside its record."""
-    return run.path(results).with_suffix(".budget")
 
 
 def collect(run: records.Run, results: Path, **how) -> Path:
@@ -24,7 +18,7 @@ def collect(run: records.Run, results: Path, **how) -> Path:
                    for w in workers]
         return json.dumps({"digest": run.digest, "clients": clients}, indent=1).encode()
 
-    return beside(run, results, path(run, results), content, **how)
+    return beside(run, results, "budget", content, **how)
 
 
 def of_classes(split) -> list[dict]:
@@ -39,10 +33,7 @@ def of_classes(split) -> list[dict]:
 
 def read(run: records.Run, results: Path) -> dict:
     """What `collect` stored. UserError when it was not measured."""
-    here = path(run, results)
-    if not here.exists():
-        raise UserError(f"{here} is not there: `fedlib run` on the budget's table makes it")
-    return json.loads(here.read_text())
+    return json.loads(records.read_beside(run, results, "budget"))
 
 
 def epsilons(found: dict, sigma: float) -> pd.DataFrame:

@@ -27,6 +27,8 @@ SIDE = 224
 DIMS = {"squeezenet1_1": 512, "mobilenet_v2": 1280}
 FILES = {"squeezenet1_1": "squeezenet1_1_imagenet.fp16.safetensors",        # in FEDLIB_RAW/weights
          "mobilenet_v2": "mobilenet_v2_imagenet_1001.fp16.safetensors"}
+NETS = {name: f"{name}_imagenet.safetensors" for name in ("resnet18", "resnet50", "vit_b_32")}  # whole ones (nets.py)
+CLASSIFIERS = ("classifier.1.bias", "fc.bias", "heads.head.bias")
 CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 MINI = "mini_clip"
 KNOWN = (*FILES, MINI, "open_clip:MODEL/TAG")
@@ -143,7 +145,7 @@ def at_hand(name: str) -> bool:
     net = _net(name)
     if net == MINI:
         return importlib.util.find_spec("open_clip") is not None
-    url = _torchvision().get_model_weights(net)["IMAGENET1K_V1"].url
+    url = torchvision_models().get_model_weights(net)["IMAGENET1K_V1"].url
     return _own(net).is_file() or Path(torch.hub.get_dir(), "checkpoints", url.rsplit("/")[-1]).is_file()
 
 
@@ -175,13 +177,13 @@ def imagenet_net(name: str) -> tuple[nn.Module, str]:
     Weights are those of FEDLIB_RAW/weights; else torchvision's, which it downloads once.
     """
     from safetensors.torch import load_file
-    models = _torchvision()
+    models = torchvision_models()
     path = _own(name)
     if not path.is_file():
         return _downloaded(models, name, path), "imagenet"
     try:
         kept = {k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()}
-        classes = len(kept["classifier.1.bias"])
+        classes = next(len(kept[k]) for k in CLASSIFIERS if k in kept)
         net = models.get_model(name, weights=None, num_classes=classes)
         net.load_state_dict(kept)
     except Exception as error:      # safetensors and torch have errors of their own
@@ -201,14 +203,15 @@ def tensorflows(net: nn.Module) -> nn.Module:
 
 
 def _own(name: str) -> Path:
-    return Path(os.environ.get("FEDLIB_RAW") or "FEDLIB_RAW", "weights", FILES[name])
+    return Path(os.environ.get("FEDLIB_RAW") or "FEDLIB_RAW", "weights", (FILES | NETS)[name])
 
 
-def _torchvision():
+def torchvision_models():
+    """The package's models. UserError: it is not installed."""
     try:
         from torchvision import models
     except ImportError as error:
-        raise UserError("this encoder needs torchvision: pip install torchvision") from error
+        raise UserError("this net needs torchvision: pip install torchvision") from error
     return models
 
 

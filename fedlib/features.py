@@ -3,20 +3,14 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
 from fedlib import records
 from fedlib.data import as_input
-from fedlib.errors import UserError
 from fedlib.seeds import generator
 from fedlib.train import beside
 
 IMAGES = 150        # at most, of each domain
-
-
-def path(run: records.Run, results: Path) -> Path:
-    """Where the features of a run lie: beside its record."""
-    return run.path(results).with_suffix(".features")
 
 
 def collect(run: records.Run, domains, results: Path, **how) -> Path:
@@ -28,14 +22,15 @@ def collect(run: records.Run, domains, results: Path, **how) -> Path:
         about = {"digest": run.digest, "round": rounds[-1]["round"], "acc": rounds[-1]["acc"]}
         return save(features_of(server, workers, domains, run.seed), {"about": json.dumps(about)})
 
-    return beside(run, results, path(run, results), content, **how)
+    return beside(run, results, "features", content, **how)
 
 
 @torch.inference_mode()
 def features_of(server, workers, domains, seed: int) -> dict:
     """{"<domain>/z": `(N, D)` float16, "<domain>/y": `(N,)`} under the net that the server sends now.
 
-    Of each domain up to IMAGES test images, drawn by seed. The first client of a domain speaks for it.
+    Of each domain up to IMAGES test images, drawn by seed. The first client of a domain speaks for it. Methods that
+    learn prompts have "<domain>/t" `(C, D)` too, the texts' features that the client tests with.
     """
     tensors = {}
     for domain in domains:
@@ -46,14 +41,19 @@ def features_of(server, workers, domains, seed: int) -> dict:
         split = client.test[torch.randperm(len(client.test), generator=order)[:IMAGES].to(client.test.y.device)]
         z = client.net.eval().body(as_input(split.x, split.normal))
         tensors |= {f"{domain}/z": z.half().cpu().contiguous(), f"{domain}/y": split.y.cpu().contiguous()}
+        if hasattr(worker.method, "vectors"):
+            tensors[f"{domain}/t"] = worker.method.vectors(client.net, client).half().cpu().contiguous()
     return tensors
+
+
+def texts(run: records.Run, domains, results: Path) -> dict[str, torch.Tensor]:
+    """domain -> the features of the classes' texts `(C, D)`; UserError as `read`."""
+    kept = load(records.read_beside(run, results, "features"))
+    return {d: kept[f"{d}/t"].float() for d in domains}
 
 
 def read(run: records.Run, domains, results: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """Features `(N, D)`, labels `(N,)` and the domain of each image. UserError when they were not collected."""
-    here = path(run, results)
-    if not here.exists():
-        raise UserError(f"{here} is not there: `fedlib run` on the figure's table makes it")
-    kept = load_file(here)
+    kept = load(records.read_beside(run, results, "features"))
     z, y = (torch.cat([kept[f"{d}/{k}"] for d in domains]) for k in ("z", "y"))
     return z.float(), y, [d for d in domains for _ in kept[f"{d}/y"]]

@@ -7,17 +7,11 @@ from torch import nn
 
 from fedlib import records
 from fedlib.data import as_input
-from fedlib.errors import UserError
 from fedlib.methods.base import outputs
 from fedlib.seeds import generator, key
 from fedlib.train import beside
 
 WIDTH = 128         # of the critic's two embeddings
-
-
-def path(run: records.Run, results: Path) -> Path:
-    """Where the measurement of a run lies: beside its record."""
-    return run.path(results).with_suffix(".leakage")
 
 
 def collect(run: records.Run, results: Path, **how) -> Path:
@@ -29,15 +23,12 @@ def collect(run: records.Run, results: Path, **how) -> Path:
         found = {"digest": run.digest, "round": rounds[-1]["round"], "pairs": len(x) - len(x) // 2}
         return json.dumps(found | {"nats": round(information(x, z, run.seed), 4)}).encode()
 
-    return beside(run, results, path(run, results), content, **how)
+    return beside(run, results, "leakage", content, **how)
 
 
 def read(run: records.Run, results: Path) -> dict:
     """What `collect` stored. UserError when it was not measured."""
-    here = path(run, results)
-    if not here.exists():
-        raise UserError(f"{here} is not there: `fedlib run` on the privacy table makes it")
-    return json.loads(here.read_text())
+    return json.loads(records.read_beside(run, results, "leakage"))
 
 
 def information(x, z, seed: int = 0, steps: int = 1500, batch: int = 256, lr: float = 5e-4, every: int = 25) -> float:

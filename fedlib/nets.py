@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from fedlib import encoders
 from fedlib.errors import UserError
 from fedlib.seeds import key
 from fedlib.settings import later
@@ -13,11 +14,12 @@ from fedlib.settings import later
 @dataclass(frozen=True)
 class Arch:
     """Which net. `width` is the number of channels of the first stage (ResNets) or layer (CNN), the size of the
-    embedding (fasttext), of the first layer (mlp3) or of the inner one (adapter).
+    embedding (fasttext), of the first layer (mlp3), of the inner one (adapter) or of a token (vit).
     """
-    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "linear", "fasttext", "mlp3", "adapter", "clip_adapter",
-                 "attention", "attention_bn", "square", "identity"] = "cnn4"
-    width: int = 0              # 0: the published width (CNN 32, ResNets 64, fasttext 32, mlp3 1000, adapters D / 4)
+    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "vit", "linear", "fasttext", "mlp3", "adapter",
+                 "clip_adapter", "attention", "attention_bn", "square", "identity"] = "cnn4"
+    width: int = 0      # 0: the published width (CNN 32, ResNets 64, vit 768, fasttext 32, mlp3 1000, adapters D / 4)
+    start: Literal["random", "imagenet"] = later("random")      # of the body: its first weights
     # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (fedlib.heads), their
     # mean over the domains; own: each client has those of its domain. prompts: the encoder's text tower (fedlib.tower).
     head: Literal["linear", "hidden", "frozen", "own", "prompts"] = later("linear")
@@ -57,11 +59,24 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
         net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
+        if arch.start == "imagenet":
+            net.body.load_state_dict(trained(arch, net.body))
         if arch.head in ("frozen", "own"):
             return Net(net.body, FrozenHead(frozen(head, net)))
         if arch.head == "prompts":
             return Net(net.body, prompts)
         return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
+
+
+def trained(arch: Arch, body: nn.Module) -> dict:
+    """ImageNet's weights of a body. UserError: there are none for this net, or they do not fit its sizes."""
+    if arch.net not in PUBLISHED:
+        raise UserError(f"ImageNet's weights are known for {', '.join(PUBLISHED)}, not for {arch.net}")
+    entries, own = encoders.imagenet_net(PUBLISHED[arch.net])[0].state_dict(), body.state_dict()
+    entries = {k: v for k, v in entries.items() if not k.startswith(("fc.", "heads."))}
+    if {k: v.shape for k, v in entries.items()} != {k: v.shape for k, v in own.items()}:
+        raise UserError(f"ImageNet's weights fit {arch.net} of the published width at 224 px only")
+    return entries
 
 
 def frozen(head: Tensor | None, net: Net) -> Tensor:
@@ -190,6 +205,20 @@ def identity(classes: int, shape: tuple, width: int = 0) -> Net:
     return Net(nn.Identity(), nn.Linear(shape[0], classes))
 
 
+def vit(classes: int, shape: tuple, width: int = 0) -> Net:
+    """A vision transformer on 7 x 7 patches, 12 layers; at 224 px ViT-B/32 (Dosovitskiy et al., arXiv:2010.11929).
+
+    torchvision's, whose sides are multiples of 7; width is a multiple of 64 or below 64.
+    """
+    width = width or 768
+    if shape[-1] % 7 or width > 64 and width % 64:
+        raise UserError(f"vit cuts images in 7 x 7 patches, of heads 64 wide: not {shape[-1]} px and width {width}")
+    body = encoders.torchvision_models().VisionTransformer(shape[-1], shape[-1] // 7, 12, max(1, width // 64), width,
+                                                           4 * width)
+    body.heads = nn.Identity()
+    return Net(body, nn.Linear(width, classes))
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut (He et al., arXiv:1512.03385)."""
     expansion = 1
@@ -268,4 +297,6 @@ BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, 
             "square": square, "identity": identity,
             "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
             "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),
-            "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7")}
+            "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7"),
+            "vit": vit}
+PUBLISHED = {"resnet18": "resnet18", "resnet50": "resnet50", "vit": "vit_b_32"}       # their names at torchvision

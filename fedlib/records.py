@@ -39,6 +39,10 @@ class Run:
         """Where the record lies: <results>/<dataset>/<method>-<digest>.json."""
         return Path(results) / self.data.name / f"{self.method}-{self.digest}.json"
 
+    def beside(self, results: Path, kind: str) -> Path:
+        """Where what was measured beside the record lies: the same name, ending in the kind of measurement."""
+        return self.path(results).with_suffix(f".{kind}")
+
 
 def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed: int) -> Run:
     """A run from plain dicts; UserError on anything unknown or impossible."""
@@ -79,6 +83,14 @@ def write_bytes(path: Path, content: bytes):
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_beside(run: Run, results: Path, kind: str) -> bytes:
+    """What was measured beside a record. UserError when it was not."""
+    here = run.beside(results, kind)
+    if not here.exists():
+        raise UserError(f"{here} is not there: `fedlib run` on the table or figure that shows it makes it")
+    return here.read_bytes()
 
 
 def read(path: Path) -> dict:

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedlib import attacks, budgets, features, leakage, records
+from fedlib import attacks, budgets, cams, leakage, records
 from fedlib.errors import UserError, pick
-from fedlib.methods import METHODS
 
 PAPERS = resources.files("fedlib") / "papers"
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
@@ -17,7 +16,7 @@ PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, i
             "paper": "the paper's protocol in full"}
 
 # What a table may want beside a record: the module that measures and stores it.
-MEASURES = {"leakage": leakage, "budget": budgets, "attack": attacks}
+MEASURES = {"leakage": leakage, "budget": budgets, "attack": attacks, "cams": cams}
 
 # Which rounds count. Applied on reading, so one set of records answers every rule.
 SELECT = {"last": lambda rounds: rounds[-1:],
@@ -43,8 +42,8 @@ class Planned(NamedTuple):
 
     def done(self, results: Path) -> bool:
         """Is everything there?"""
-        return (self.run.path(results).exists() and (not self.features or features.path(self.run, results).exists())
-                and (not self.measure or MEASURES[self.measure].path(self.run, results).exists()))
+        wanted = (["features"] if self.features else []) + ([self.measure] if self.measure else [])
+        return self.run.path(results).exists() and all(self.run.beside(results, k).exists() for k in wanted)
 
 
 @dataclass(frozen=True)
@@ -72,25 +71,28 @@ class Table:
     transfer: bool
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
-        """The runs that fill the table. Rows whose method does not exist yet have none, nor rows of other profiles."""
+        """The runs that fill the table. Rows of other profiles have none."""
         pick("profile", profile, PROFILES)
         return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
                         tuple(self.shows.get(self.printed_as(name), ())), self.measure)
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
                 for row in self.rows
-                if row.get("method", row["name"]) in METHODS and profile in row.get("profiles", PROFILES)
+                if profile in row.get("profiles", PROFILES)
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> records.Run:
-        """One run: the method's settings, those at this block, at this profile; then the row's alike."""
+        """One run: the method's settings, those at this block, at this profile; then the row's alike.
+
+        A row may change the block's data, net and protocol, and with `net_at` the net of one profile.
+        """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values = {}
         for given in (self.methods.get(method, {}), row):
             for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in (printed, profile))):
                 values |= some
-        data = how["data"] | self.data.get(printed, {}) | ({"unseen": [unseen]} if unseen else {})
-        net = how["net"] | row.get("net", {})
+        data = how["data"] | self.data.get(printed, {}) | row.get("data", {}) | ({"unseen": [unseen]} if unseen else {})
+        net = how["net"] | row.get("net", {}) | row.get("net_at", {}).get(profile, {})
         return records.plan(method, values, data, net, how["protocol"] | row.get("protocol", {}), seed)
 
     def printed_row(self, row: str) -> str:

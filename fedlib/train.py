@@ -144,14 +144,14 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
     return path
 
 
-def beside(run: records.Run, results: Path, here: Path, content, device="cpu", say=lambda event: None,
+def beside(run: records.Run, results: Path, kind: str, content, device="cpu", say=lambda event: None,
            deadline=None) -> Path:
-    """Train the run and write the bytes `content(server, workers, rounds)` to `here`, beside its record; returns it.
+    """Train the run and write the bytes `content(server, workers, rounds)` beside its record; returns where.
 
     A record does not hold the net, so a run that has one is trained once more, aside; without one this training's is
     kept. A run that was interrupted continues. Raises what `train` raises.
     """
-    aside = Path(results) / here.suffix
+    here, aside = run.beside(results, kind), Path(results) / f".{kind}"
     if here.exists():
         return here
     run.path(aside).unlink(missing_ok=True)     # left by a process that was killed between the two files

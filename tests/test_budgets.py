@@ -19,7 +19,7 @@ def run():
 
 
 def test_a_budget_file_says_what_the_features_say(run, tmp_path):
-    with pytest.raises(UserError, match="budget's table"):
+    with pytest.raises(UserError, match="fedlib run"):
         budgets.read(run, tmp_path)
     budgets.collect(run, tmp_path)
     found, clients = budgets.read(run, tmp_path), federate(run.data, run.seed).clients
@@ -86,7 +86,7 @@ def test_the_numbers_of_an_attack_lie_beside_the_record(images_run, tmp_path, mo
 
     monkeypatch.setattr(attacks, "attacked", attacked)
     monkeypatch.setattr(attacks, "victims", lambda trained: victims(run))
-    with pytest.raises(UserError, match="attack's table"):
+    with pytest.raises(UserError, match="fedlib run"):
         attacks.read(trained, tmp_path)
     attacks.collect(trained, tmp_path, steps=7)
     found = attacks.read(trained, tmp_path)

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
-from fedlib import encoders, feature_cache, heads, prepare, records, train
+from fedlib import encoders, feature_cache, heads, nets, prepare, records, train
 from fedlib.encoders import Encoder
 from fedlib.errors import UserError
 from fedlib.partition import Data, federate
@@ -532,7 +532,7 @@ def test_without_weights(monkeypatch, tmp_path):
         encoders.imagenet_net("squeezenet1_1")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(UserError, match="needs torchvision: pip install torchvision"):
-        encoders._torchvision()
+        encoders.torchvision_models()
 
 
 def test_the_digest_sees_names_shapes_and_numbers():
@@ -649,3 +649,52 @@ def test_a_tokenizer_that_cannot_be_had(untrained_clip):
                       no_connection)
     with pytest.raises(UserError, match=r"the tokenizer of other could not be loaded \(Name or service not known\)$"):
         encoder.texts(["a dog"])
+
+
+# whole nets that start from ImageNet's weights
+
+@pytest.fixture
+def published(monkeypatch, tmp_path):
+    """A file of torchvision's own entries, with random numbers, for each net asked for."""
+    from safetensors.torch import save_file
+    from torchvision import models
+    monkeypatch.setenv("FEDLIB_RAW", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+
+    def make(name):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            net = models.get_model(name, weights=None)
+        save_file(net.state_dict(), tmp_path / "weights" / encoders.NETS[name])
+        return net.eval()
+    return make
+
+
+@pytest.mark.parametrize("arch,name", [("resnet18", "resnet18"), ("vit", "vit_b_32")])
+def test_a_body_starts_from_the_published_weights(published, arch, name):
+    theirs = published(name)
+    setattr(theirs, "fc" if arch == "resnet18" else "heads", nn.Identity())
+    ours = nets.build(nets.Arch(arch, start="imagenet"), 7, (3, 224, 224), 0).eval()
+    plain = nets.build(nets.Arch(arch), 7, (3, 224, 224), 0).eval()
+    x = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(ours.body(x), theirs(x))
+        assert not torch.allclose(plain.body(x), theirs(x))
+    assert ours.head.weight.shape == (7, 512 if arch == "resnet18" else 768)
+
+
+def test_weights_that_do_not_fit_are_named(published):
+    published("resnet18")
+    with pytest.raises(UserError, match="published width"):
+        nets.build(nets.Arch("resnet18", 8, "imagenet"), 7, (3, 64, 64), 0)
+    with pytest.raises(UserError, match="known for resnet18, resnet50, vit"):
+        nets.build(nets.Arch("cnn4", 0, "imagenet"), 7, (3, 28, 28), 0)
+    with pytest.raises(UserError, match="no weights of resnet50"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchvision.models.get_model", None)
+        nets.build(nets.Arch("resnet50", 0, "imagenet"), 7, (3, 224, 224), 0)
+
+
+@pytest.mark.parametrize("side,width", [(32, 64), (28, 96)])
+def test_a_vit_cuts_seven_by_seven(side, width):
+    with pytest.raises(UserError, match="7 x 7"):
+        nets.build(nets.Arch("vit", width), 7, (3, side, side), 0)

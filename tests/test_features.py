@@ -72,7 +72,7 @@ def test_a_figures_run_is_done_with_its_features(tmp_path):
     assert planned.run.digest == plain.run.digest and planned.features == ("printed", "street")
     records.write(planned.run.path(tmp_path), {})
     assert plain.done(tmp_path) and not planned.done(tmp_path)
-    features.path(planned.run, tmp_path).touch()
+    planned.run.beside(tmp_path, "features").touch()
     assert planned.done(tmp_path)
 
 

@@ -62,7 +62,7 @@ def test_it_lies_beside_a_record_that_stays_as_it_was(tmp_path, monkeypatch):
     run = small_run("FedPall")
     train.train(run, tmp_path / "plain")
     monkeypatch.setattr(leakage, "information", lambda x, z, seed: float(len(x) == len(z)) + seed)
-    with pytest.raises(UserError, match="privacy table"):
+    with pytest.raises(UserError, match="fedlib run"):
         leakage.read(run, tmp_path)
     leakage.collect(run, tmp_path)
     found = leakage.read(run, tmp_path)

@@ -42,7 +42,7 @@ def test_weights_come_from_the_seed_alone(net, shape, words):
 
 
 @pytest.mark.parametrize("net", BUILDERS)
-@pytest.mark.parametrize("data, shape, words", [("images", (3, 32, 32), 0), ("features", (50,), 0),
+@pytest.mark.parametrize("data, shape, words", [("images", (3, 28, 28), 0), ("features", (50,), 0),
                                                 ("token ids", (20,), 90)])
 def test_a_net_takes_its_kind_of_data_only(net, data, shape, words):
     behind = dict.fromkeys(("mlp3", "adapter", "clip_adapter", "attention", "attention_bn", "square", "identity"),

@@ -92,6 +92,10 @@ class PromptFL(FedAvg):
         if self.tune_epochs:
             self.fit(client.net, client, self.loss, self.tune_epochs)
 
+    def vectors(self, net, client):
+        """The texts' features `(C, D)` of a test."""
+        return net.head.texts(net.head.context)
+
 
 @method
 class FedAPT(PromptFL):
@@ -194,10 +198,14 @@ class FedDEAP(PromptFL):
         own = own if self.modulation == "none" else own * mean[..., None, None, :]
         return net.head.texts(torch.cat([shared.expand(*own.shape[:-2], -1, -1), own], -2))
 
+    def vectors(self, net, client):
+        """t under the mean feature of the client's training images."""
+        return self.texts(net, net.body(as_input(client.train.x, client.train.normal)).mean(0))
+
     def predict(self, net, x, client):
         z, head = net.body(x), net.head
         if not self.local_tokens or self.modulation in ("train_mean", "none"):
-            return head.logits(z, self.texts(net, net.body(as_input(client.train.x, client.train.normal)).mean(0)))
+            return head.logits(z, self.vectors(net, client))
         if self.modulation == "per_sample":
             return torch.cat([head.logits(part, self.texts(net, part)) for part in z.split(TEST_BATCH)])
         order = torch.arange(len(z)) if self.modulation == "batch_sorted" else torch.randperm(

@@ -45,7 +45,9 @@ def luminance(colour) -> float:
                                    ["alone", "FedAvg", "pooled"], ["SingleSet", "FedAvg", "FedBN", "ADCOL", "FedPall"],
                                    ["CE", "CE + InfoNCE", "CE + KL", "CE + InfoNCE + KL"],
                                    ["FedAvg", "Ditto", "FedPer", "FedAMP", "FedALA", "FedDTR"],
-                                   ["Digits", "Office-10", "PACS", "mini_digits"]])
+                                   ["Digits", "Office-10", "PACS", "mini_digits"],
+                                   ["CLIP-zs", "CLIP-FC", "FedCLIP", "FACMIC", "PromptFL", "FedAPT", "FedDEAP"],
+                                   ["PACS", "DomainNet-126", "Office-Caltech10", "DDR", "mini_digits with mini_clip"]])
 def test_names_that_share_a_figure_have_looks_of_their_own(names):
     assert len({plots.colour(n) for n in names}) == len(names)
     assert len({plots.look(n)["marker"] for n in names}) == len(names)

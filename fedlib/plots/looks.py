@@ -26,7 +26,11 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "ood": (0, "o", "-"), "ind": (3, "s", "-"), "Average": (0, "o", "-"), "Random 0.1": (3, "D", "-"),
               "β = 0": (6, "o", "-"), "β = 10": (0, "s", "-."), "β = 100": (2, "^", "-"), "β = 1000": (3, "D", ":"),
               "printed formula": (3, "D", "-"), "exact": (0, "o", "-"), "one image": (0, "o", "-"),
-              "class mean": (3, "s", "-")}
+              "class mean": (3, "s", "-"), "CLIP-zs": (6, "X", ":"), "CLIP-FC": (5, "P", "-."),
+              "FedCLIP": (1, "s", ":"), "FACMIC": (4, "v", "-."), "PromptFL": (0, "o", "-"),
+              "FedAPT": (2, "^", "-."), "FedDEAP": (3, "D", "-"),
+              "DomainNet-126": (0, "o", "-"), "Office-Caltech10": (3, "D", "-"), "DDR": (1, "v", "-"),
+              "mini_digits with mini_clip": (6, "s", "-"), "λ1": (0, "o", "-"), "λ2": (3, "s", "--")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,

@@ -108,13 +108,18 @@ def rotate(x: Tensor, degrees: Tensor) -> Tensor:
     return nn.functional.grid_sample(x.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
 
 
-def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator):
-    """One epoch of (x, y) in random order. A last batch of one sample is left out: batch-norm has no variance there."""
+def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator, order: str = "random"):
+    """One epoch of (x, y), in random order or class by class ("classes").
+
+    A last batch of one sample is left out: batch-norm has no variance there.
+    """
     device = split.y.device
-    order = torch.randperm(len(split), generator=gen).to(device)
+    every = torch.randperm(len(split), generator=gen).to(device)
+    if order == "classes":
+        every = split.y.argsort(stable=True)
     highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
     draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in highs], 1).to(device)
-    for index in order.split(batch):
+    for index in every.split(batch):
         if len(index) == 1 < min(batch, len(split)):
             continue
         x = split.x[index]

@@ -85,8 +85,9 @@ class Worker:
         return scores
 
     @torch.inference_mode()
-    def score(self, split, batch: int = 1024) -> dict:
+    def score(self, split) -> dict:
         """{"acc": percent, "loss": mean cross-entropy} of the client's predictions, in evaluation mode."""
+        batch = getattr(self.method, "at_once", 1024)
         client = self.client
         client.net.eval()
         right, loss = 0, 0.0

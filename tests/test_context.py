@@ -8,7 +8,7 @@ from conftest import net_of, small_run
 from torch import nn
 
 from fedlib import encoders, params, train
-from fedlib.data import as_input
+from fedlib.data import Split, as_input, batches
 from fedlib.errors import UserError
 from fedlib.losses import frame, lmmd
 from fedlib.methods import make
@@ -272,3 +272,22 @@ def test_tuning_moves_a_prompt_for_the_test_only():
 
 def test_heads_have_no_layers_that_could_train():
     assert not [m for m in worker("ZeroShot")[0].client.net.modules() if isinstance(m, nn.Linear)]
+
+
+# the order of images
+
+def test_class_by_class_is_the_order_of_the_labels_in_every_epoch():
+    client = federate(small_run("FedDEAP").data, 0).clients[2]
+    epochs = [torch.cat([y for _, y in batches(client.train, 7, "none", generator(0, k), "classes")]) for k in (0, 1)]
+    assert torch.equal(*epochs) and torch.equal(epochs[0], client.train.y.sort(stable=True).values)
+    some = [torch.cat([y for _, y in batches(client.train, 7, "none", generator(0, k))]) for k in (0, 1)]
+    assert not torch.equal(*some) and torch.equal(some[0].sort().values, epochs[0])
+
+
+def test_batches_of_a_test_are_cut_from_the_whole_of_it(monkeypatch):
+    made, *_ = worker("FedDEAP", {"modulation": "batch_shuffled"})
+    seen = []
+    monkeypatch.setattr(type(made.method), "predict", lambda self, net, x, client: seen.append(len(x)) or x[:, :10])
+    many = Split(torch.zeros(2500, 128), torch.zeros(2500, dtype=torch.int64))
+    made.score(many)
+    assert seen == [2500]

@@ -32,6 +32,7 @@ class Protocol:
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     clip: float = 0.0                    # largest gradient norm; 0: no clipping
     augment: Literal["none", "crop", "crop_flip", "flip_rotate"] = "none"
+    order: Literal["random", "classes"] = settings.later("random")      # of samples: drawn each epoch; class by class
     participation: float = 1.0           # share of the clients that train in a round
     participation_low: float = settings.later(0.0)   # > 0: the share is drawn each round, between this and that
     buffers: Literal["average", "keep"] = "average"      # batch-norm statistics: averaged, or kept by each client
@@ -128,7 +129,7 @@ class FedAvg:
         p, opt = self.protocol, optimiser(self.protocol, net.train(), client)
         gen = generator(client.seed, "order", client.round, client.id)
         for _ in range(epochs):
-            for x, y in batches(client.train, p.batch, p.augment, gen):
+            for x, y in batches(client.train, p.batch, p.augment, gen, p.order):
                 client.scratch.setdefault("losses", []).append(self.step(net, x, y, client, opt, loss))
         keep_moments(p, opt, net, client)
 

@@ -147,7 +147,9 @@ class FedDEAP(PromptFL):
     mode = "as_released": texts pass the networks without gradient, so lam1 and lam2 do nothing, and P_D gets the
     gradient of the first loss twice. modulation is the mean feature at a test: of the client's training images; as
     released of each batch of 64 test images in the order of the files, nearly one class a batch, which tells the label;
-    of shuffled batches; of each image alone; or "none", no product in training either. Its paper: arXiv:2510.18837.
+    of shuffled batches; of each image alone; or "none", no product in training either. As released training images come
+    class by class too (the protocol's order = "classes"): only then does P_D learn what such a mean tells.
+    Its paper: arXiv:2510.18837.
     """
     local_tokens: int = 16               # of P_D; 0: none
     lam1: float = 1.0
@@ -156,6 +158,7 @@ class FedDEAP(PromptFL):
     mode: Literal["paper", "as_released"] = "paper"
     modulation: Literal["train_mean", "batch_sorted", "batch_shuffled", "per_sample", "none"] = "train_mean"
     etf_temp: float = 1.0
+    at_once = 1_000_000                  # batches of a test are cut from the whole of it; features are small
     limit = dict(local_tokens=0, networks=False), "PromptFL"
 
     personal = property(lambda self: self.local_tokens > 0 or self.tune_epochs > 0)

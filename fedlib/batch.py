@@ -46,7 +46,7 @@ class Child:
 
 
 def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, device: str = "cpu",
-            budget: float | None = None, say=print) -> dict:
+            budget: float | None = None, say=print, stack: str | int = 1) -> dict:
     """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
 
     A failed run never stops the others; its log is kept and named. Interrupted or stopped runs continue next time.
@@ -58,7 +58,7 @@ def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, devi
         while waiting or running:
             left = None if budget is None else budget - (time.monotonic() - start)
             while waiting and len(running) < jobs and (left is None or left > 0):
-                running.append(_start(ident, profile, waiting.pop(0), results, device, left))
+                running.append(_start(ident, profile, waiting.pop(0), results, device, left, stack))
             for child in list(running):
                 if (code := child.poll()) is not None:
                     running.remove(child)
@@ -79,9 +79,9 @@ def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, devi
     return outcome
 
 
-def _start(ident, profile, planned, results, device, left) -> Child:
+def _start(ident, profile, planned, results, device, left, stack) -> Child:
     command = [sys.executable, "-m", "fedlib", "run", ident, "--profile", profile, "--seeds", str(planned.seed),
-               "--only", planned.run.digest, "--results", str(results), "--device", device]
+               "--only", planned.run.digest, "--results", str(results), "--device", device, "--stack", str(stack)]
     log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
     return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log)
 
@@ -120,11 +120,14 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
     return results
 
 
-def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print):
-    """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent."""
+def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print, stack: str | int = 1):
+    """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent.
+
+    stack: how many clients train at once, as in `fedlib.stack.choose`.
+    """
     torch.set_num_threads(1)        # the same record alone and among others
     deadline = None if budget is None else time.monotonic() + budget
-    how = {"device": device, "deadline": deadline,
+    how = {"device": device, "deadline": deadline, "stack": stack,
            "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %")}
     if planned.features:
         return features.collect(planned.run, planned.features, results, **how)
@@ -147,7 +150,8 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
         if other.exists():
             both = [records.read(p) for p in (path, other)]
             a, b = ([r["acc"] for r in record["rounds"]] for record in both)
-            one, two = ([record["made"].get(k) for k in ("hardware", "torch", "threads")] for record in both)
+            one, two = ([*(record["made"].get(k) for k in ("hardware", "torch", "threads")),
+                         record["rounds"][-1].get("stack", 1)] for record in both)
             same, alike = a == b, one == two and None not in one
             # another number of rounds: early stopping took another turn
             gap = float("inf") if len(a) != len(b) or alike and not same else abs(shown(a) - shown(b))

@@ -313,13 +313,14 @@ def tables_(results, as_json):
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
 @click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
 @click.option("--only", metavar="KEY", help="Only runs of this method, row or digest.")
+@click.option("--stack", metavar="K", help="Clients that train at once: auto, 1, 20 [default: 1; auto on a GPU].")
 @RESULTS
 @DEVICE
-def run(table, profile, seeds, jobs, time_budget, only, results, device):
+def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
     """Train what a table lacks. Records that exist are not trained again."""
     from fedlib import batch, tables
     from fedlib import train as loop
-    results = records.folder(results)
+    results, stack = records.folder(results), parse_stack(stack or ("1" if device == "cpu" else "auto"))
     planned = tables.load(table).runs(profile, parse_seeds(seeds))
     if only:
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
@@ -327,7 +328,7 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
         if not planned:
             pick(f"row, method or digest of {table}", only, names)
     if not planned:
-        raise UserError(f"{table} has no runs in profile '{profile}' yet")
+        raise UserError(f"{table} has no runs in profile '{profile}'")
     for p in planned:
         if p.run.path(results).exists():
             records.read(p.run.path(results))
@@ -345,18 +346,25 @@ def run(table, profile, seeds, jobs, time_budget, only, results, device):
             feature_cache.ensure(name, size or None, encoder, device, click.echo)
     if len(todo) == 1:
         try:
-            click.echo(f"record: {batch.one(todo[0], results, device, budget, click.echo)}")
+            click.echo(f"record: {batch.one(todo[0], results, device, budget, click.echo, stack)}")
             return 0
         except loop.OutOfTime as stop:
             click.echo(str(stop))
             return batch.STOPPED if only else 0
     jobs = jobs or (os.cpu_count() if device == "cpu" else 1)
-    outcome = batch.execute(table, profile, todo, results, jobs, device, budget, show_progress())
+    outcome = batch.execute(table, profile, todo, results, jobs, device, budget, show_progress(), stack)
     stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
     click.echo(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")
     for problem in outcome["failed"]:
         click.echo(f"failed: {problem}", err=True)
     return 1 if outcome["failed"] else 0
+
+
+def parse_stack(text: str) -> str | int:
+    """'auto' or a number of clients."""
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise UserError(f"stack '{text}' is neither auto nor a number of clients (like 1 or 20)")
+    return text if text == "auto" else int(text)
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

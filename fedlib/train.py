@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedlib import __version__, encoders, records, transfer
+from fedlib import stack as stacked
 from fedlib.data import Client, Federation, as_input
 from fedlib.errors import UserError
 from fedlib.methods.base import autocast, make
@@ -55,10 +56,19 @@ class Worker:
 
     def train(self, got: dict, number: int) -> tuple[dict, dict]:
         """One round: (upload, {"loss", "after"?})."""
+        self.begin(got, number)
+        self.method.local(self.client)
+        return self.end()
+
+    def begin(self, got: dict, number: int):
+        """The download of a round."""
         client = self.client
         client.got, client.round, client.scratch = to_device(got, self.device), number, {}
         self.method.receive(client, client.got)
-        self.method.local(client)
+
+    def end(self) -> tuple[dict, dict]:
+        """What a round gives after local training."""
+        client = self.client
         losses = client.scratch.pop("losses", [])
         said = {"loss": float(torch.stack(losses).mean()) if losses else 0.0}
         if self.evaluate_after:
@@ -112,12 +122,12 @@ class Worker:
 
 
 def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event: None, deadline: float | None = None,
-          workers=None, after=lambda server, workers, rounds: None) -> Path:
+          workers=None, after=lambda server, workers, rounds: None, stack: str | int = 1) -> Path:
     """Train and write the record; returns its path. A record that exists is not trained again.
 
     After every round a checkpoint is written beside it (`.partial`); a run that was interrupted continues from there
     and gives the same record in every number but times. `say` gets {"round", "rounds", "acc"} after each round, `after`
-    the server, the workers and the rounds before the record is written.
+    the server, the workers and the rounds before the record is written. stack: as in `fedlib.stack.choose`.
     Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
     """
     path = run.path(results)
@@ -138,7 +148,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
         made = provenance(run, federation, device)
-        rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline, after)
+        rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline, after, stack)
         made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": peak(device)}
         records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
@@ -146,7 +156,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
 
 
 def beside(run: records.Run, results: Path, kind: str, content, device="cpu", say=lambda event: None,
-           deadline=None) -> Path:
+           deadline=None, stack: str | int = 1) -> Path:
     """Train the run and write the bytes `content(server, workers, rounds)` beside its record; returns where.
 
     A record does not hold the net, so a run that has one is trained once more, aside; without one this training's is
@@ -156,7 +166,8 @@ def beside(run: records.Run, results: Path, kind: str, content, device="cpu", sa
     if here.exists():
         return here
     run.path(aside).unlink(missing_ok=True)     # left by a process that was killed between the two files
-    record = train(run, aside, device, say, deadline, after=lambda *end: records.write_bytes(here, content(*end)))
+    record = train(run, aside, device, say, deadline, stack=stack,
+                   after=lambda *end: records.write_bytes(here, content(*end)))
     if not run.path(results).exists():
         shutil.copyfile(record, run.path(results))
     record.unlink()
@@ -164,8 +175,9 @@ def beside(run: records.Run, results: Path, kind: str, content, device="cpu", sa
 
 
 def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline,
-         after=lambda server, workers, rounds: None) -> list[dict]:
+         after=lambda server, workers, rounds: None, stack: str | int = 1) -> list[dict]:
     """The rounds; returns what each measured."""
+    together = 0
     server = make(run.method, run.settings, run.protocol)
     server.seed, server.classes, server.domains = run.seed, federation.classes, federation.domains
     server.setup(net.to(device))
@@ -181,18 +193,23 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
             raise OutOfTime(f"stopped after round {number} of {run.protocol.rounds}; run it again to continue")
         chosen = sample(len(workers), run.protocol, run.seed, number)
         uploads, said, down = {}, [], 0
-        for worker, client in ((workers[i], federation.clients[i]) for i in chosen):
-            message = server.broadcast(client.id)
-            down += nbytes(message)
-            uploads[client.id], info = worker.train(message, number)
-            said.append((client, info))
+        downloads = (server.broadcast(federation.clients[i].id) for i in chosen)
+        together = together or stacked.choose(stack, run, [workers[i] for i in chosen], downloads, number, device)
+        for some in (chosen[i:i + together] for i in range(0, len(chosen), together)):
+            messages = [server.broadcast(federation.clients[i].id) for i in some]
+            down += sum(map(nbytes, messages))
+            ends = (stacked.train([workers[i] for i in some], messages, number) if len(some) > 1 else
+                    [workers[some[0]].train(messages[0], number)])
+            for i, (upload, info) in zip(some, ends, strict=True):
+                uploads[federation.clients[i].id] = upload
+                said.append((federation.clients[i], info))
         up = sum(nbytes(u) for u in uploads.values())
         if run.protocol.evaluate != "before":       # who does not train is tested with what the round began with
             said += [(c, {"after": w.test(server.broadcast(c.id), {})["test"]})
                      for w, c in zip(workers, federation.clients, strict=True) if c.id not in uploads]
         server.aggregate(uploads)
         row = {"round": number + 1, **measure(server, workers, federation, said), "bytes_up": up, "bytes_down": down}
-        row |= {"server": server.measured} if server.measured else {}
+        row |= ({"server": server.measured} if server.measured else {}) | ({"stack": together} if together > 1 else {})
         if not all(map(_finite, (row["loss"], row["train_loss"]))):
             partial.unlink(missing_ok=True)     # every start would end here
             raise UserError(f"{run.method} (seed {run.seed}) diverged in round {number + 1}: the loss is not finite; "

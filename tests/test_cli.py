@@ -27,7 +27,7 @@ title = "A small table"
 blocks = ["b"]
 seeds = [0]
 select = "last"
-rows = [{ name = "FedAvg" }, { name = "NotYet" }]
+rows = [{ name = "FedAvg" }, { name = "Ditto", profiles = ["paper"] }]
 """
 
 
@@ -132,7 +132,7 @@ def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_pa
         "block": "b", "setting": "scans", "row": "FedAvg", "printed": 50.0, "ours": last["scans"], "half": None, "n": 1,
         "difference": pytest.approx(last["scans"] - 50)}
     assert cells["avg", "FedAvg"]["ours"] == pytest.approx((last["scans"] + last["street"]) / 2)
-    assert cells["avg", "NotYet"]["ours"] is None
+    assert cells["avg", "Ditto"]["ours"] is None
     assert f"50.00 | {last['scans']:.1f}" in fedlib("show", "small/t", "--results", tmp_path / "r")[1]
 
 
@@ -287,3 +287,11 @@ def test_storing_keeps_what_can_be_drawn(fedlib, tmp_path, monkeypatch):
     assert list(partitions.stored()) == ["mini"]
     (tmp_path / "partitions.json").write_text("{")
     assert "is not a file of partitions" in fedlib("partition")[2]
+
+
+def test_clients_together_on_request(fedlib, small, tmp_path):
+    assert fedlib("run", "small/t", "--stack", "2", "--results", tmp_path)[0] == 0
+    assert records.read(small.path(tmp_path))["rounds"][-1]["stack"] == 2
+    for wrong in ("0", "many", "-1"):
+        code, _, err = fedlib("run", "small/t", "--stack", wrong, "--results", tmp_path)
+        assert code == 2 and "neither auto nor a number" in err

@@ -13,7 +13,7 @@ STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test book lint clean install
+.PHONY: help reproduce test book bench lint clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -36,6 +36,9 @@ test: $(INSTALLED) ## check the style, run the tests, execute the notebooks
 book: $(INSTALLED) ## execute the notebooks and build the book from the committed records
 	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py
 	@echo "The book: build/book/_build/html/index.html"
+
+bench: $(INSTALLED) ## measure what a round costs, beside its floor and a plain loop
+	@OMP_NUM_THREADS=1 $(PY) -m fedlib bench
 
 lint: $(INSTALLED) ## check the style only
 	@$(PY) -m ruff check .

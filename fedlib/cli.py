@@ -360,6 +360,21 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
     return 1 if outcome["failed"] else 0
 
 
+@cli.command()
+@click.option("--only", metavar="NAME", help="One workload [default: all].")
+@RESULTS
+@DEVICE
+def bench(only, results, device):
+    """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records."""
+    from fedlib import bench as measuring
+    if only:
+        pick("workload", only, [*measuring.WORKLOADS, "growth"])
+    check_device(device)
+    here = measuring.everything(records.folder(results), device, only or "", click.echo)
+    click.echo("\n".join(measuring.lines(json.loads(here.read_text())["workloads"])))
+    click.echo(f"kept in {here}")
+
+
 def parse_stack(text: str) -> str | int:
     """'auto' or a number of clients."""
     if text != "auto" and not (text.isdecimal() and int(text)):

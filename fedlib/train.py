@@ -1,14 +1,9 @@
 """The loop: rounds of download, local training, upload and aggregation; tests; checkpoints; the record."""
 import copy
-import datetime
 import fcntl
 import json
 import os
-import platform
-import resource
 import shutil
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +13,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedlib import __version__, encoders, records, transfer
+from fedlib import encoders, machine, records, transfer
 from fedlib import stack as stacked
 from fedlib.data import Client, Federation, as_input
 from fedlib.errors import UserError
@@ -149,7 +144,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
         made = provenance(run, federation, device)
         rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline, after, stack)
-        made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": peak(device)}
+        made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": machine.peak(device)}
         records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
     return path
@@ -363,38 +358,4 @@ def prompted(run: records.Run, classes: list[str]) -> PromptHead | None:
 
 def provenance(run, federation: Federation, device: str) -> dict:
     """How a record is made: code, software, hardware, data."""
-    hardware = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else _cpu()
-    return {"fedlib": __version__, "commit": _commit(), "torch": torch.__version__,
-            "python": platform.python_version(), "device": str(device), "hardware": hardware,
-            "threads": torch.get_num_threads(), "precision": run.protocol.precision, "data": federation.about,
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
-
-
-def peak(device: str) -> int:
-    """Most memory so far in megabytes: that of tensors on a GPU, that of the whole process on a CPU."""
-    if str(device).startswith("cuda"):
-        return round(torch.cuda.max_memory_allocated(device) / 2**20)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(most / (2**20 if sys.platform == "darwin" else 2**10))     # bytes there, kilobytes elsewhere
-
-
-def _commit() -> str:
-    """The commit of this code, with "-dirty" when it was changed; "unknown" where git does not track it."""
-    def git(*words):
-        done = subprocess.run(["git", "-C", Path(__file__).parent, *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)     # an environment may lie inside another repository
-        return git("describe", "--always", "--dirty")
-    except (OSError, subprocess.CalledProcessError):                # no git, or not in a repository
-        return "unknown"
-
-
-def _cpu() -> str:
-    try:
-        lines = (x.split(":", 1) for x in open("/proc/cpuinfo") if ":" in x)
-        said = {k.strip(): v.strip() for k, v in lines}
-        kind = f"{said['model name']} (family {said['cpu family']}, model {said['model']})"
-        return f"{kind}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
-    except (OSError, KeyError):
-        return f"{platform.machine()}, {os.cpu_count()} cores"
+    return {**machine.described(device), "precision": run.protocol.precision, "data": federation.about}

@@ -13,7 +13,7 @@ import torch
 from conftest import numbers, small_run
 from safetensors.torch import save
 
-from fedlib import batch, cli, records, tables, train
+from fedlib import batch, cli, machine, records, tables, train
 from fedlib.errors import UserError
 
 HERE = Path(__file__).parent
@@ -282,11 +282,11 @@ def test_patience_without_a_validation_split_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_record_can_be_made_without_git_and_never_names_another_repository(tmp_path, monkeypatch):
-    assert train._commit() not in ("", "unknown") or not (HERE.parent / ".git").exists()
+    assert machine.commit() not in ("", "unknown") or not (HERE.parent / ".git").exists()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    monkeypatch.setattr(train, "__file__", str(tmp_path / "train.py"))      # installed inside somebody's repository
-    (tmp_path / "train.py").touch()
-    assert train._commit() == "unknown"
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))      # installed inside somebody's repository
+    (tmp_path / "machine.py").touch()
+    assert machine.commit() == "unknown"
     monkeypatch.undo()
     monkeypatch.setenv("PATH", str(tmp_path))                               # no git at all
-    assert train._commit() == "unknown"
+    assert machine.commit() == "unknown"

@@ -6,7 +6,7 @@ import pytest
 
 HUNDRED = """
 import copy, sys
-from fedlib import records, train
+from fedlib import machine, records, train
 from fedlib.cost import random
 from fedlib.data import Client
 from fedlib.methods import make
@@ -18,7 +18,7 @@ server.setup(net)
 workers = [train.Worker(run, Client(str(i), "", split, split), copy.deepcopy(net)) for i in range(100)]
 for number in range(1):
     server.aggregate({w.client.id: w.train(server.broadcast(w.client.id), number)[0] for w in workers})
-print(train.peak("cpu"))
+print(machine.peak("cpu"))
 """
 
 

@@ -137,7 +137,7 @@ def apart(cell) -> list:
         part = copy.deepcopy(cell)
         part.outputs = list(outputs)
         if not drawn:
-            del part.metadata["mystnb"]
+            part.metadata["mystnb"].pop("figure")
         if parts:
             part.id, part.metadata["tags"] = f"{cell.id}-{len(parts)}", ["remove-input"]
         parts.append(part)

@@ -200,7 +200,7 @@ def test_a_caption_stands_below_figures_alone(book):
     write(book, new_code_cell(show, metadata=how))
     assert build(book, "--only", "one").returncode == 0
     parts = [c for c in nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells if c.get("outputs")]
-    kinds = [("image/png" in c.outputs[0].data, "mystnb" in c.metadata) for c in parts]
+    kinds = [("image/png" in c.outputs[0].data, "figure" in c.metadata.mystnb) for c in parts]
     assert kinds == 2 * [(False, False), (True, True)]
     assert [c.metadata.tags for c in parts] == [["hide-input"]] + 3 * [["remove-input"]]
 

@@ -10,7 +10,9 @@ the book's build are errors. Exit code 1: a notebook or a page is broken; 2: a w
 """
 import argparse
 import ast
+import copy
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -115,14 +117,35 @@ def tidy(path: Path, name: str):
             cell.metadata["tags"].append("remove-cell")
         if cell.cell_type == "code":        # of an empty text the page would show the name of its class
             cell.outputs = [o for o in cell.outputs if o.get("data", {}).get("text/markdown", "-").strip()]
-        pictures = [o for o in cell.get("outputs", []) if any(k.startswith("image/") for k in o.get("data", {}))]
+        pictures = [o for o in cell.get("outputs", []) if is_picture(o)]
         how = cell.metadata.get("mystnb", {})
         if len(pictures) > 1:               # how many depends on the records; a name is of one figure
             how.get("figure", {}).pop("name", None)
         if pictures and not how.get("image", {}).get("alt"):
             raise Broken(f"notebook {name}: the figure of the cell '{cell.source.splitlines()[0]}' has no alt "
                          'text; its metadata needs {"mystnb": {"image": {"alt": "..."}}}')
+    notebook.cells = [part for cell in notebook.cells for part in apart(cell)]
     nbformat.write(notebook, path)
+
+
+def apart(cell) -> list:
+    """The cell, cut where texts and figures meet: the book puts a cell's caption below each of its outputs."""
+    if "figure" not in cell.metadata.get("mystnb", {}):
+        return [cell]
+    parts = []
+    for drawn, outputs in itertools.groupby(cell.outputs, is_picture):
+        part = copy.deepcopy(cell)
+        part.outputs = list(outputs)
+        if not drawn:
+            part.metadata["mystnb"].pop("figure")
+        if parts:
+            part.id, part.metadata["tags"] = f"{cell.id}-{len(parts)}", ["remove-input"]
+        parts.append(part)
+    return parts or [cell]
+
+
+def is_picture(output) -> bool:
+    return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
 def execute(name: str, source: Path, target: Path, values: dict):

@@ -149,8 +149,10 @@ def clip(pretrained: str | None):
 
 def open_clip():
     """The package; UserError where it is not installed."""
+    from fedlib.encoders import silence
     try:
-        import open_clip
+        with silence():
+            import open_clip
     except ImportError as error:
         raise UserError("this encoder needs open_clip: pip install open_clip_torch") from error
     return open_clip

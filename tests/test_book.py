@@ -193,6 +193,18 @@ def test_a_cell_of_several_figures_gives_its_name_to_none(book):
         assert {f["name"] for f in figures if "name" in f} == kept and figures[0]["caption"] == "A line."
 
 
+def test_a_caption_stands_below_figures_alone(book):
+    show = ("import matplotlib.pyplot as plt\nfrom IPython.display import Markdown, display\nfor i in range(2):\n"
+            "    display(Markdown('text'))\n    plt.plot([1, 2])\n    plt.show()")
+    how = {"tags": ["hide-input"], "mystnb": {"image": {"alt": "a line"}, "figure": {"caption": "A line."}}}
+    write(book, new_code_cell(show, metadata=how))
+    assert build(book, "--only", "one").returncode == 0
+    parts = [c for c in nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells if c.get("outputs")]
+    kinds = [("image/png" in c.outputs[0].data, "figure" in c.metadata.mystnb) for c in parts]
+    assert kinds == 2 * [(False, False), (True, True)]
+    assert [c.metadata.tags for c in parts] == [["hide-input"]] + 3 * [["remove-input"]]
+
+
 def test_an_empty_text_shows_nothing(book):
     write(book, new_code_cell("from IPython.display import Markdown\nMarkdown('')"))
     assert build(book, "--only", "one").returncode == 0

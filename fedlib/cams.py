@@ -105,4 +105,4 @@ def read(run: records.Run, results: Path) -> dict[str, dict[str, Tensor]]:
     for name, tensor in load(records.read_beside(run, results, "cams")).items():
         domain, what = name.rsplit("/", 1)
         kept.setdefault(domain, {})[what] = tensor
-    return kept
+    return {d: kept[d] for d in run.data.domains or sorted(kept)}       # the file keeps no order

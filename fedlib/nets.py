@@ -19,10 +19,10 @@ class Arch:
     net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "vit", "linear", "fasttext", "mlp3", "adapter",
                  "clip_adapter", "attention", "attention_bn", "square", "identity"] = "cnn4"
     width: int = 0      # 0: the published width (CNN 32, ResNets 64, vit 768, fasttext 32, mlp3 1000, adapters D / 4)
-    start: Literal["random", "imagenet"] = later("random")      # of the body: its first weights
     # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (fedlib.heads), their
     # mean over the domains; own: each client has those of its domain. prompts: the encoder's text tower (fedlib.tower).
     head: Literal["linear", "hidden", "frozen", "own", "prompts"] = later("linear")
+    start: Literal["random", "imagenet"] = later("random")      # of the body: its first weights
     least: ClassVar[dict] = {}
 
 

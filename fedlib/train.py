@@ -95,13 +95,14 @@ class Worker:
         batch = getattr(self.method, "at_once", 1024)
         client = self.client
         client.net.eval()
-        right, loss = 0, 0.0
+        right, loss = [], []        # they stay where they are until all is computed
         for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
             with autocast(self.method.protocol, y):
                 logits = self.method.predict(client.net, as_input(x.to(self.device), split.normal), client).float()
             y = y.to(self.device)
-            right += int((logits.argmax(1) == y).sum())
-            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+            right.append((logits.argmax(1) == y).sum())
+            loss.append(F.cross_entropy(logits, y, reduction="sum"))
+        right, loss = (sum(torch.stack(parts).tolist()) for parts in (right, loss))
         return {"acc": round(100 * right / len(split), 4), "loss": round(loss / len(split), 6)}
 
     def kept(self) -> dict:

@@ -686,12 +686,12 @@ def test_a_body_starts_from_the_published_weights(published, arch, name):
 def test_weights_that_do_not_fit_are_named(published):
     published("resnet18")
     with pytest.raises(UserError, match="published width"):
-        nets.build(nets.Arch("resnet18", 8, "imagenet"), 7, (3, 64, 64), 0)
+        nets.build(nets.Arch("resnet18", 8, start="imagenet"), 7, (3, 64, 64), 0)
     with pytest.raises(UserError, match="known for resnet18, resnet50, vit"):
-        nets.build(nets.Arch("cnn4", 0, "imagenet"), 7, (3, 28, 28), 0)
+        nets.build(nets.Arch("cnn4", start="imagenet"), 7, (3, 28, 28), 0)
     with pytest.raises(UserError, match="no weights of resnet50"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchvision.models.get_model", None)
-        nets.build(nets.Arch("resnet50", 0, "imagenet"), 7, (3, 224, 224), 0)
+        nets.build(nets.Arch("resnet50", start="imagenet"), 7, (3, 224, 224), 0)
 
 
 @pytest.mark.parametrize("side,width", [(32, 64), (28, 96)])

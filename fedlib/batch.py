@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedlib import features, records, tables, train
+from fedlib import failures, features, records, tables, train
 from fedlib.errors import UserError, pick
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
@@ -49,20 +49,26 @@ def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, devi
             budget: float | None = None, say=print, stack: str | int = 1) -> dict:
     """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
 
-    A failed run never stops the others; its log is kept and named. Interrupted or stopped runs continue next time.
+    A failed run never stops the others; its log is kept and named. One that lacked memory beside others is tried again
+    alone. Interrupted or stopped runs continue next time.
     """
-    start, waiting, running = time.monotonic(), list(todo), []
+    start, waiting, running, again = time.monotonic(), list(todo), [], []
     outcome = {"done": 0, "failed": [], "stopped": 0, "left": 0}
     shown = ""
     try:
-        while waiting or running:
+        while waiting or running or again:
             left = None if budget is None else budget - (time.monotonic() - start)
             while waiting and len(running) < jobs and (left is None or left > 0):
                 running.append(_start(ident, profile, waiting.pop(0), results, device, left, stack))
             for child in list(running):
                 if (code := child.poll()) is not None:
                     running.remove(child)
-                    _end(child, code, outcome, results)
+                    if jobs > 1 and _lacked_memory(child, code, results):
+                        again.append(child.planned)
+                    else:
+                        _end(child, code, outcome, results, device)
+            if again and not waiting and not running:       # alone they have all of it
+                waiting, again, jobs = again, [], 1
             if left is not None and left <= 0 and not running:
                 break
             line = _line(outcome, len(todo), running, start)
@@ -86,7 +92,12 @@ def _start(ident, profile, planned, results, device, left, stack) -> Child:
     return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log)
 
 
-def _end(child: Child, code: int, outcome: dict, results: Path):
+def _lacked_memory(child: Child, code: int, results: Path) -> bool:
+    found = failures.read(child.planned, results) if code else None
+    return found is not None and found["kind"] == failures.MEMORY
+
+
+def _end(child: Child, code: int, outcome: dict, results: Path, device: str):
     name = f"{child.planned.row}, {child.planned.block}, seed {child.planned.seed}"
     if code == 0 and child.planned.done(results):
         outcome["done"] += 1
@@ -95,6 +106,8 @@ def _end(child: Child, code: int, outcome: dict, results: Path):
         outcome["stopped"] += 1
         child.log.unlink()
     else:
+        if code < 0:
+            failures.write(child.planned, f"killed by signal {-code} (9: often for its memory)", results, device)
         outcome["failed"].append(f"{name}: {child.problem()} (log: {child.log})")
 
 
@@ -121,7 +134,8 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
 
 
 def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print, stack: str | int = 1):
-    """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent.
+    """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent; of
+    another end `fedlib.failures` keeps a record.
 
     stack: how many clients train at once, as in `fedlib.stack.choose`.
     """
@@ -129,11 +143,21 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
     deadline = None if budget is None else time.monotonic() + budget
     how = {"device": device, "deadline": deadline, "stack": stack,
            "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %")}
-    if planned.features:
-        return features.collect(planned.run, planned.features, results, **how)
-    if planned.measure:
-        return tables.MEASURES[planned.measure].collect(planned.run, results, **how)
-    return train.train(planned.run, results, **how)
+    try:
+        if planned.features:
+            made = features.collect(planned.run, planned.features, results, **how)
+        elif planned.measure:
+            made = tables.MEASURES[planned.measure].collect(planned.run, results, **how)
+        else:
+            made = train.train(planned.run, results, **how)
+    except train.OutOfTime:
+        raise
+    except Exception as error:
+        if not isinstance(error, train.Busy):
+            failures.write(planned, error, results, device)
+        raise
+    failures.clear(planned, results)
+    return made
 
 
 def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:

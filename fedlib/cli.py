@@ -361,6 +361,31 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 
 
 @cli.command()
+@click.argument("table", required=False)
+@click.option("--profile", help="mini, lite or paper [default: all].")
+@RESULTS
+@JSON
+def status(table, profile, results, as_json):
+    """What is done, running, failed and missing, with its cost so far and an estimate of what is left."""
+    from fedlib import failures, tables
+    from fedlib import status as standing
+    results, lines, failed = records.folder(results), [], []
+    for ident in [table] if table else tables.idents():
+        loaded = tables.load(ident)
+        for name in [profile] if profile else tables.PROFILES:
+            if planned := loaded.runs(name):
+                lines.append({"table": ident, "profile": name} | standing.overview(loaded, name, results))
+                failed += [found for p in planned if not p.done(results) and (found := failures.read(p, results))]
+    if as_json:
+        return click.echo(json.dumps({"tables": lines, "failed": failed}, indent=1))
+    for line in lines:
+        click.echo(f"{line['table']:<20} {line['profile']:<6} {standing.line(line)}")
+    for found in failed:
+        click.echo(f"failed: {found['row']}, {found['block']}, seed {found['seed']}: {found['why']} ({found['kind']})\n"
+                   f"        {found['command']}")
+
+
+@cli.command()
 @click.option("--only", metavar="NAME", help="One workload [default: all].")
 @RESULTS
 @DEVICE

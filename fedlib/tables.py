@@ -30,7 +30,7 @@ class Planned(NamedTuple):
     """One run of a table: the row and block it belongs to.
 
     unseen: the domain that a leave-one-out run leaves out. What is wanted beside the record: features, of these
-    domains; measure, one of MEASURES.
+    domains; measure, one of MEASURES. table, profile: where it is planned.
     """
     row: str
     block: str
@@ -39,6 +39,8 @@ class Planned(NamedTuple):
     unseen: str = ""
     features: tuple = ()
     measure: str = ""
+    table: str = ""
+    profile: str = ""
 
     def done(self, results: Path) -> bool:
         """Is everything there?"""
@@ -74,7 +76,7 @@ class Table:
         """The runs that fill the table. Rows of other profiles have none."""
         pick("profile", profile, PROFILES)
         return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
-                        tuple(self.shows.get(self.printed_as(name), ())), self.measure)
+                        tuple(self.shows.get(self.printed_as(name), ())), self.measure, self.id, profile)
                 for name, block in self.blocks.items() if profile in block
                 for seed in (self.seeds if seeds is None else seeds)
                 for row in self.rows

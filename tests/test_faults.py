@@ -251,7 +251,7 @@ def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planne
     problem, = outcome["failed"]
     log = tmp_path / "r" / ".logs" / f"FedProx-{bad.run.digest}.log"
     assert problem.startswith("FedProx, b, seed 0: FedProx (seed 0) diverged in round 1") and str(log) in problem
-    assert "diverged" in log.read_text() and names(log.parent) == [log.name]
+    assert "diverged" in log.read_text() and names(log.parent) == [log.with_suffix(".failed").name, log.name]
     assert names(tmp_path / "r" / "tiny_digits") == sorted(p.run.path(tmp_path).name for p in good)
     for p in good:
         alone = records.read(train.train(p.run, tmp_path / "alone"))

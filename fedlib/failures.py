@@ -1,0 +1,53 @@
+"""A run that fails leaves a record of it: where, why, and the command that repeats it. The next success removes it."""
+import json
+import shlex
+import traceback
+from pathlib import Path
+
+import torch
+
+from fedlib import machine, records
+from fedlib.errors import UserError
+
+MEMORY, MISTAKE, BUG, KILLED = "memory", "mistake", "bug", "killed"
+
+
+def path(run: records.Run, results: Path) -> Path:
+    """Where the failure of a run lies: beside its log."""
+    return Path(results) / ".logs" / f"{run.method}-{run.digest}.failed"
+
+
+def kind(error: BaseException) -> str:
+    """"memory": too little of it; "mistake": of settings, data or disk, said in one line; "bug": anything else."""
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return MEMORY
+    return MISTAKE if isinstance(error, UserError) else BUG
+
+
+def command(planned, device: str = "cpu") -> str:
+    """What repeats the run."""
+    words = ["fedlib", "run", planned.table, "--profile", planned.profile, "--seeds", str(planned.seed), "--only",
+             planned.run.digest, "--device", device]
+    return shlex.join(words)
+
+
+def write(planned, error: BaseException | str, results: Path, device: str = "cpu"):
+    """Keep what happened; text instead of an exception: the process was killed."""
+    text = isinstance(error, str)
+    lines = (error if text else str(error) or type(error).__name__).splitlines()
+    record = {"row": planned.row, "block": planned.block, "seed": planned.seed,
+              "kind": KILLED if text else kind(error), "why": lines[0],
+              "trace": [] if text else traceback.format_exception(error), "command": command(planned, device),
+              "run": planned.run.spec, "made": machine.described(device)}
+    records.write(path(planned.run, results), record)
+
+
+def read(planned, results: Path) -> dict | None:
+    """The failure of a run; None where there is none."""
+    here = path(planned.run, results)
+    return json.loads(here.read_text()) if here.exists() else None
+
+
+def clear(planned, results: Path):
+    """The run succeeded."""
+    path(planned.run, results).unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""What is done, running, stopped, failed and missing of a table, what it has cost, and what the rest may cost."""
+import fcntl
+import json
+import statistics
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from fedlib import failures, records
+
+STATES = ("done", "running", "stopped", "failed", "missing")
+
+
+def state(planned, results: Path) -> str:
+    """One of STATES. stopped: a checkpoint from which it goes on."""
+    if planned.done(results):
+        return "done"
+    if any(map(held, places(planned, results, ".lock"))):
+        return "running"
+    if failures.path(planned.run, results).exists():
+        return "failed"
+    return "stopped" if any(p.exists() for p in places(planned, results, ".partial")) else "missing"
+
+
+def places(planned, results: Path, ending: str) -> list[Path]:
+    """Where a file of a run in progress may lie: beside its record, or aside, where something is measured with it."""
+    kinds = [k for k in ("features" if planned.features else "", planned.measure) if k]
+    return [planned.run.path(folder).with_suffix(ending) for folder in (results, *(results / f".{k}" for k in kinds))]
+
+
+def held(lock: Path) -> bool:
+    """Does a process hold this lock file?"""
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def begun(planned, results: Path) -> float:
+    """The share of its rounds that a stopped or running run has behind it."""
+    for partial in places(planned, results, ".partial"):
+        try:
+            with safe_open(partial, "pt") as file:
+                rounds = json.loads(file.metadata()["about"])["rounds"]
+            return rounds[-1]["round"] / planned.run.protocol.rounds if rounds else 0.0
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+            continue
+    return 0.0
+
+
+def overview(table, profile: str, results: Path, seeds=None) -> dict:
+    """{"done", ..., "missing": counts, "hours": spent on the records, "left": hours, "guessed": runs without a basis}.
+
+    left is computing time, one run after the other: a run that is not done costs the median of the records of its row
+    and block; without one, of its block; else of the table in this profile. Runs for which there is none are counted in
+    "guessed" and not in "left".
+    """
+    planned = table.runs(profile, seeds)
+    states = [state(p, results) for p in planned]
+    spent = {}
+    for p, at in zip(planned, states, strict=True):
+        if at == "done":
+            spent[p.row, p.block, p.seed, p.unseen] = records.read(p.run.path(results))["made"]["seconds"]
+    left, unknown = 0.0, 0
+    for p, at in zip(planned, states, strict=True):
+        if at != "done":
+            basis = next((some for some in (like(spent, p.row, p.block), like(spent, None, p.block), like(spent))
+                          if some), None)
+            unknown += basis is None
+            left += statistics.median(basis) * (1 - begun(p, results)) if basis else 0.0
+    return {k: states.count(k) for k in STATES} | {"hours": sum(spent.values()) / 3600, "left": left / 3600,
+                                                   "guessed": unknown}
+
+
+def like(spent: dict, row: str | None = None, block: str | None = None) -> list[float]:
+    """Seconds of the records of this row and block."""
+    return [v for (r, b, *_), v in spent.items() if row in (None, r) and block in (None, b)]
+
+
+def line(found: dict) -> str:
+    """The overview in words."""
+    counts = ", ".join(f"{found[k]} {k}" for k in STATES if found[k]) or "no runs"
+    rest = [f"about {clock(found['left'])} of computing left"] if found["left"] else []
+    rest += [f"{found['guessed']} runs with no record to judge by"] if found["guessed"] else []
+    return f"{counts}; {clock(found['hours'])} so far" + "".join(f", {part}" for part in rest)
+
+
+def clock(hours: float) -> str:
+    """'12 s', '7 min', '3.2 h'."""
+    seconds = 3600 * hours
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.1f} h"

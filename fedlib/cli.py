@@ -1,4 +1,4 @@
-"""The command line: fedlib methods | datasets | data | features | partition | train | tables | run | show | check."""
+"""The command line: fedlib methods | datasets | data | features | partition | train | tables | run | show | check | status | bench."""
 import json
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The command line: fedlib methods | datasets | data | features | partition | train | tables | run | show | check | status | bench."""
+"""The command line: what there is, data, single runs, tables, status, measurements. `fedlib -h` lists the commands."""
 import json
 import os
 import sys

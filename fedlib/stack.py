@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from fedlib import prepare, records
@@ -100,10 +101,10 @@ class Stack:
                 values = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
             else:
                 z = several(self.net.body, within(params, "body."), within(buffers, "body."), x)
-                ones = [One(self.net, *({k: v[j] for k, v in entries.items()} for entries in (params, buffers)), x[j],
-                            z[j]) for j in range(len(places))]
-                values = torch.stack([self.methods[i].loss(one, one.x, y[j], self.clients[i])
-                                      for j, (i, one) in enumerate(zip(places, ones, strict=True))])
+                values = torch.stack([
+                    functional_call(Loss(self.net, self.methods[i], x[j], z[j]),
+                                    {f"net.{k}": v[j] for k, v in (params | buffers).items()}, (y[j], self.clients[i]))
+                    for j, i in enumerate(places)])
         if some:        # these buffers are copies
             for k, v in buffers.items():
                 self.buffers[k][places] = v
@@ -148,40 +149,20 @@ def within(entries: dict, prefix: str) -> dict:
     return {k.removeprefix(prefix): v for k, v in entries.items() if k.startswith(prefix)}
 
 
-class One:
-    """One client's net as a loss sees it: the features of its batch are there, all else is computed when asked for."""
+class Loss(nn.Module):
+    """A method's loss of one client, in which `net` has the client's entries and knows the features of its batch."""
 
-    def __init__(self, net, params: dict, buffers: dict, x, z):
-        self.net, self.params, self.buffers, self.x, self.z = net, params, buffers, x, z
-        self.head = Part(net.head, within(params, "head."), within(buffers, "head."))
+    def __init__(self, net, method, x, z):
+        super().__init__()
+        self.net, self.method, self.x, self.z = net, method, x, z
 
-    def __call__(self, x):
-        return self.head(self.body(x))
-
-    def body(self, x):
-        if x is self.x:
-            return self.z
-        return functional_call(self.net.body, (within(self.params, "body."), within(self.buffers, "body.")), (x,))
-
-    def named_parameters(self):
-        return self.params.items()
-
-    def parameters(self):
-        return self.params.values()
-
-
-class Part:
-    """A module with a client's entries; other attributes are the module's."""
-
-    def __init__(self, module, params: dict, buffers: dict):
-        self.module, self.entries = module, (params, buffers)
-
-    def __call__(self, z):
-        return functional_call(self.module, self.entries, (z,))
-
-    def __getattr__(self, name):
-        params, buffers = self.entries
-        return params[name] if name in params else buffers[name] if name in buffers else getattr(self.module, name)
+    def forward(self, y, client):
+        body, compute = self.net.body, self.net.body.forward
+        body.forward = lambda x: self.z if x is self.x else compute(x)
+        try:
+            return self.method.loss(self.net, self.x, y, client)
+        finally:
+            del body.forward
 
 
 # which is faster

@@ -25,6 +25,7 @@ from fedlib.errors import UserError, pick
 from fedlib.methods import make
 from fedlib.methods.base import optimiser
 from fedlib.nets import build
+from fedlib.seeds import generator
 from fedlib.train import Worker
 
 PAIRS = 3           # measurements of each, one after the other; ratios are medians over them
@@ -78,7 +79,8 @@ class Round:
         protocol = {"rounds": 1, "batch": work.batch, "lr": 0.01, **work.protocol}
         self.work, self.device = work, device
         self.run = records.plan(work.method, work.values, {"name": "random"}, work.net, protocol, 0)
-        head = torch.randn(work.classes, *work.shape) if self.run.net.head == "frozen" else None
+        draws = generator("bench", "head")
+        head = torch.randn(work.classes, *work.shape, generator=draws) if self.run.net.head == "frozen" else None
         prompts = tower(work.classes) if self.run.net.head == "prompts" else None
         net = build(self.run.net, work.classes, work.shape, 0, head=head, prompts=prompts)
         names = [str(i) for i in range(work.clients)]

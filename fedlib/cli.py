@@ -319,8 +319,9 @@ def tables_(results, as_json):
 def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
     """Train what a table lacks. Records that exist are not trained again."""
     from fedlib import batch, tables
+    from fedlib import stack as stacked
     from fedlib import train as loop
-    results, stack = records.folder(results), parse_stack(stack or ("1" if device == "cpu" else "auto"))
+    results, stack = records.folder(results), stacked.asked(stack or ("1" if device == "cpu" else "auto"))
     planned = tables.load(table).runs(profile, parse_seeds(seeds))
     if only:
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
@@ -367,22 +368,10 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 @JSON
 def status(table, profile, results, as_json):
     """What is done, running, failed and missing, with its cost so far and an estimate of what is left."""
-    from fedlib import failures, tables
     from fedlib import status as standing
-    results, lines, failed = records.folder(results), [], []
-    for ident in [table] if table else tables.idents():
-        loaded = tables.load(ident)
-        for name in [profile] if profile else tables.PROFILES:
-            if planned := loaded.runs(name):
-                lines.append({"table": ident, "profile": name} | standing.overview(loaded, name, results))
-                failed += [found for p in planned if not p.done(results) and (found := failures.read(p, results))]
-    if as_json:
-        return click.echo(json.dumps({"tables": lines, "failed": failed}, indent=1))
-    for line in lines:
-        click.echo(f"{line['table']:<20} {line['profile']:<6} {standing.line(line)}")
-    for found in failed:
-        click.echo(f"failed: {found['row']}, {found['block']}, seed {found['seed']}: {found['why']} ({found['kind']})\n"
-                   f"        {found['command']}")
+    from fedlib import tables
+    found = standing.everything([table] if table else tables.idents(), profile, records.folder(results))
+    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(standing.said(found)))
 
 
 @cli.command()
@@ -398,13 +387,6 @@ def bench(only, results, device):
     here = measuring.everything(records.folder(results), device, only or "", click.echo)
     click.echo("\n".join(measuring.lines(json.loads(here.read_text())["workloads"])))
     click.echo(f"kept in {here}")
-
-
-def parse_stack(text: str) -> str | int:
-    """'auto' or a number of clients."""
-    if text != "auto" and not (text.isdecimal() and int(text)):
-        raise UserError(f"stack '{text}' is neither auto nor a number of clients (like 1 or 20)")
-    return text if text == "auto" else int(text)
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

@@ -167,6 +167,13 @@ class Loss(nn.Module):
 
 # which is faster
 
+def asked(text: str) -> str | int:
+    """'auto' or a number of clients. UserError: neither."""
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise UserError(f"stack '{text}' is neither auto nor a number of clients (like 1 or 20)")
+    return text if text == "auto" else int(text)
+
+
 def choose(stack: str | int, run, workers: list, messages, number: int, device) -> int:
     """How many clients train at once: 1 where a method trains in its own way, or a client is not in this process.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from fedlib import failures, records
+from fedlib import failures, records, tables
 
 STATES = ("done", "running", "stopped", "failed", "missing")
 
@@ -79,6 +79,26 @@ def overview(table, profile: str, results: Path, seeds=None) -> dict:
 def like(spent: dict, row: str | None = None, block: str | None = None) -> list[float]:
     """Seconds of the records of this row and block."""
     return [v for (r, b, *_), v in spent.items() if row in (None, r) and block in (None, b)]
+
+
+def everything(idents, profile: str | None, results: Path) -> dict:
+    """{"tables": an overview of each table and profile that has runs, "failed": the records of failures}."""
+    found = {"tables": [], "failed": []}
+    for table in map(tables.load, idents):
+        for name in [profile] if profile else tables.PROFILES:
+            if planned := table.runs(name):
+                found["tables"].append({"table": table.id, "profile": name} | overview(table, name, results))
+                lost = [failures.read(p, results) for p in planned if not p.done(results)]
+                found["failed"] += [failure for failure in lost if failure]
+    return found
+
+
+def said(found: dict) -> list[str]:
+    """All of it in words."""
+    lines = [f"{t['table']:<20} {t['profile']:<6} {line(t)}" for t in found["tables"]]
+    lost = [f"failed: {f['row']}, {f['block']}, seed {f['seed']}: {f['why']} ({f['kind']})\n        {f['command']}"
+            for f in found["failed"]]
+    return lines + lost
 
 
 def line(found: dict) -> str:

@@ -150,11 +150,10 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
             made = tables.MEASURES[planned.measure].collect(planned.run, results, **how)
         else:
             made = train.train(planned.run, results, **how)
-    except train.OutOfTime:
+    except (train.OutOfTime, train.Busy):
         raise
     except Exception as error:
-        if not isinstance(error, train.Busy):
-            failures.write(planned, error, results, device)
+        failures.write(planned, error, results, device)
         raise
     failures.clear(planned, results)
     return made

@@ -1,4 +1,5 @@
 """A run that fails leaves a record of it: where, why, and the command that repeats it. The next success removes it."""
+import contextlib
 import json
 import shlex
 import traceback
@@ -32,14 +33,15 @@ def command(planned, device: str = "cpu") -> str:
 
 
 def write(planned, error: BaseException | str, results: Path, device: str = "cpu"):
-    """Keep what happened; text instead of an exception: the process was killed."""
+    """Keep what happened; text instead of an exception: the process was killed. On a full disk nothing is kept."""
     text = isinstance(error, str)
     lines = (error if text else str(error) or type(error).__name__).splitlines()
     record = {"row": planned.row, "block": planned.block, "seed": planned.seed,
               "kind": KILLED if text else kind(error), "why": lines[0],
               "trace": [] if text else traceback.format_exception(error), "command": command(planned, device),
               "run": planned.run.spec, "made": machine.described(device)}
-    records.write(path(planned.run, results), record)
+    with contextlib.suppress(UserError):        # the failure itself is what the user must see
+        records.write(path(planned.run, results), record)
 
 
 def read(planned, results: Path) -> dict | None:

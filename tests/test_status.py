@@ -136,6 +136,18 @@ def test_a_failure_leaves_where_why_and_the_command_and_a_success_removes_it(tab
     assert failures.read(one, tmp_path) is None and one.done(tmp_path)
 
 
+def test_a_failure_that_cannot_be_kept_hides_no_error(table, tmp_path, monkeypatch):
+    def broken(*args, **how):
+        raise ZeroDivisionError("the real one")
+
+    def full(path, content):
+        raise UserError("cannot write: no space left")
+    monkeypatch.setattr(train, "train", broken)
+    monkeypatch.setattr(records, "write_bytes", full)
+    with pytest.raises(ZeroDivisionError, match="the real one"):
+        batch.one(table.runs("mini")[0], tmp_path)
+
+
 @pytest.mark.parametrize("error", [train.OutOfTime("in time"), train.Busy("another"), KeyboardInterrupt()])
 def test_a_stop_is_no_failure(table, tmp_path, monkeypatch, error):
     def stopped(*args, **how):

@@ -2,11 +2,17 @@
 
 Twenty small nets with batches of ten are twenty times as many kernels as one; on a GPU, and for small linear nets on a
 CPU too, starting them takes longer than computing them. Training one after the other is the specification.
+
+A method's `local` is not changed for it: each client's runs in a thread, one thread at a time, up to a call of `fit`.
+When all have come to one, the stack computes these calls together, and each `local` goes on.
 """
 import contextlib
 import copy
 import json
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -15,9 +21,11 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from fedlib import prepare, records
-from fedlib.data import batches
+from fedlib.data import Client, batches
 from fedlib.errors import UserError
-from fedlib.methods.base import FedAvg, autocast, optimiser
+from fedlib.methods.base import FedAvg, Protocol, autocast, optimiser
+from fedlib.methods.context import PromptFL, ZeroShot
+from fedlib.nets import Net
 from fedlib.seeds import generator
 
 MOST = 32           # clients at once
@@ -26,54 +34,128 @@ GAIN = 1.3          # what stacking must be worth to be taken
 
 
 def fits(method) -> bool:
-    """Does the method train as the base method does? Then what it replaces is only its loss and its messages."""
-    same = all(getattr(type(method), k) is getattr(FedAvg, k) for k in ("local", "fit", "step", "equip"))
-    return same and not method.protocol.keep_optimiser
+    """Does the method take plain steps in `fit`? Then they can be computed together, whatever it does around them.
+
+    Not with a frozen text tower, which keeps what it computed last, and not where an optimiser goes on.
+    """
+    same = all(getattr(type(method), k) is getattr(FedAvg, k) for k in ("fit", "step"))
+    return same and not isinstance(method, PromptFL | ZeroShot) and not method.protocol.keep_optimiser
 
 
 def train(workers: list, messages: list[dict], number: int) -> list[tuple[dict, dict]]:
     """One round of all workers: what each `worker.train(message, number)` gives."""
     for worker, message in zip(workers, messages, strict=True):
         worker.begin(message, number)
-    fit([w.client for w in workers], [w.method for w in workers])
+    lanes = [Lane(w.method, w.client) for w in workers]
+    try:
+        while asked := [lane.asked for lane in lanes if lane.goes_on()]:
+            fit(asked)
+    finally:
+        for lane in lanes:
+            lane.leave()
     return [worker.end() for worker in workers]
 
 
-def fit(clients: list, methods: list):
-    """What `method.fit` does for each client; who has fewer steps leaves earlier."""
-    streams = [steps(c, m.protocol) for c, m in zip(clients, methods, strict=True)]
-    stack = Stack(clients, methods)
-    while clients:
+class Left(BaseException):
+    """Ends a lane whose training nobody waits for any more."""
+
+
+class Lane:
+    """`method.local(client)` in a thread that runs while `goes_on` waits for it, and halts at each call of `fit`."""
+
+    def __init__(self, method, client):
+        self.method, self.client, self.asked, self.error, self.left = method, client, None, None, False
+        self.turn, self.halt = threading.Semaphore(0), threading.Semaphore(0)
+        method.fit = self.fit       # of this object; its class keeps its own
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        self.turn.acquire()
+        try:
+            if not self.left:
+                self.method.local(self.client)
+        except Left:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.asked = None
+            self.halt.release()
+
+    def fit(self, net, client, loss, epochs: int):
+        """In the place of the method's: leave the request, halt until it is done."""
+        self.asked = Fit(net, client, loss, epochs, self.method.protocol)
+        self.halt.release()
+        self.turn.acquire()
+        if self.left:
+            raise Left
+
+    def goes_on(self) -> bool:
+        """Run until the next call of `fit`, which is then `asked`; False: local training is over. Raises its error."""
+        if self.thread.is_alive():
+            self.turn.release()
+            self.halt.acquire()
+            if self.asked is None:
+                self.thread.join()
+        if self.error:
+            raise self.error
+        return self.asked is not None
+
+    def leave(self):
+        """End the thread, wherever it is, and give the method its own `fit` back."""
+        self.left = True
+        self.turn.release()
+        self.thread.join()
+        vars(self.method).pop("fit", None)
+
+
+@dataclass
+class Fit:
+    """A call of `FedAvg.fit`."""
+    net: nn.Module
+    client: Client
+    loss: Callable
+    epochs: int
+    protocol: Protocol
+
+
+def fit(asked: list[Fit]):
+    """What `FedAvg.fit` does for each; who has fewer steps leaves earlier."""
+    streams = [steps(a) for a in asked]
+    stack = Stack(asked)
+    while asked:
         found = [next(s, None) for s in streams]
         going = [i for i, batch in enumerate(found) if batch is not None]
-        if len(going) < len(clients):
-            stack.leave([i for i in range(len(clients)) if i not in going])
-            clients, streams, found = ([some[i] for i in going] for some in (clients, streams, found))
-        if clients:
+        if len(going) < len(asked):
+            stack.leave([i for i in range(len(asked)) if i not in going])
+            asked, streams, found = ([some[i] for i in going] for some in (asked, streams, found))
+        if asked:
             stack.step(found)
 
 
-def steps(client, protocol):
-    """All batches of a client's local training, as `FedAvg.fit` draws them."""
+def steps(asked: Fit):
+    """All batches of it, as `FedAvg.fit` draws them."""
+    client, protocol = asked.client, asked.protocol
     gen = generator(client.seed, "order", client.round, client.id)
-    for _ in range(protocol.epochs):
+    for _ in range(asked.epochs):
         yield from batches(client.train, protocol.batch, protocol.augment, gen, protocol.order)
 
 
 class Stack:
     """The nets of several clients as one: every parameter and buffer has a first dimension of clients."""
 
-    def __init__(self, clients: list, methods: list):
-        self.clients, self.methods, self.protocol = list(clients), list(methods), methods[0].protocol
-        self.params, self.buffers = stack_module_state([c.net.train() for c in clients])
-        self.net = copy.deepcopy(clients[0].net).train()        # what is computed; its own entries are not used
+    def __init__(self, asked: list[Fit]):
+        self.asked, self.protocol = list(asked), asked[0].protocol
+        self.params, self.buffers = stack_module_state([a.net.train() for a in asked])
+        self.net = copy.deepcopy(asked[0].net).train()      # what is computed; its own entries are not used
         self.opt = self.optimiser()
-        self.plain = type(methods[0]).loss is FedAvg.loss
+        self.plain = all(getattr(a.loss, "__func__", None) is FedAvg.loss for a in asked)
 
     def optimiser(self):
         """The protocol's over the stacked parameters: it works entry by entry, so clients do not mix."""
         entries = SimpleNamespace(parameters=self.params.values, named_parameters=self.params.items)
-        return optimiser(self.protocol, entries, self.clients[0])
+        return optimiser(self.protocol, entries, self.asked[0].client)
 
     def step(self, found: list[tuple]):
         """One minibatch of every client. Batches of different sizes are computed apart: batch-norm sees no padding."""
@@ -83,7 +165,7 @@ class Stack:
             places = [i for i, (_, y) in enumerate(found) if len(y) == size]
             values = self.losses(places, *(torch.stack([found[i][k] for i in places]) for k in (0, 1)))
             for i, value in zip(places, values.detach(), strict=True):
-                self.clients[i].scratch.setdefault("losses", []).append(value)
+                self.asked[i].client.scratch.setdefault("losses", []).append(value)
             total = total + values.sum()
         total.backward()
         if self.protocol.clip:
@@ -92,7 +174,7 @@ class Stack:
 
     def losses(self, places: list[int], x, y):
         """The clients' losses `(k,)` of batches x `(k, B, ...)` and y `(k, B)`."""
-        some = len(places) < len(self.clients)
+        some = len(places) < len(self.asked)
         params, buffers = ({k: v[places] if some else v for k, v in entries.items()}
                            for entries in (self.params, self.buffers))
         with autocast(self.protocol, x):
@@ -100,10 +182,13 @@ class Stack:
                 logits = several(self.net, params, buffers, x)
                 values = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
             else:
-                z = several(self.net.body, within(params, "body."), within(buffers, "body."), x)
+                z = [None] * len(places)        # a net of another form than body and head is computed client by client
+                if isinstance(self.net, Net):
+                    z = several(self.net.body, within(params, "body."), within(buffers, "body."), x)
                 values = torch.stack([
-                    functional_call(Loss(self.net, self.methods[i], x[j], z[j]),
-                                    {f"net.{k}": v[j] for k, v in (params | buffers).items()}, (y[j], self.clients[i]))
+                    functional_call(Loss(self.net, self.asked[i].loss, x[j], z[j]),
+                                    {f"net.{k}": v[j] for k, v in (params | buffers).items()},
+                                    (y[j], self.asked[i].client))
                     for j, i in enumerate(places)])
         if some:        # these buffers are copies
             for k, v in buffers.items():
@@ -123,11 +208,11 @@ class Stack:
     def leave(self, places: list[int]):
         """Write what these clients learned into their nets, and go on without them."""
         for i in places:
-            own = self.clients[i].net.state_dict(keep_vars=True) | dict(self.clients[i].net.named_buffers())
+            own = self.asked[i].net.state_dict(keep_vars=True) | dict(self.asked[i].net.named_buffers())
             for k, v in (self.params | self.buffers).items():
                 own[k].copy_(v[i])
-        rest = [i for i in range(len(self.clients)) if i not in places]
-        self.clients, self.methods = ([some[i] for i in rest] for some in (self.clients, self.methods))
+        rest = [i for i in range(len(self.asked)) if i not in places]
+        self.asked = [self.asked[i] for i in rest]
         if not rest:
             return
         moments = [{k: v[rest] if v.shape == p.shape else v for k, v in self.opt.state.get(p, {}).items()}
@@ -150,17 +235,19 @@ def within(entries: dict, prefix: str) -> dict:
 
 
 class Loss(nn.Module):
-    """A method's loss of one client, in which `net` has the client's entries and knows the features of its batch."""
+    """The loss of one client, in which `net` has the client's entries and may know the features z of its batch."""
 
-    def __init__(self, net, method, x, z):
+    def __init__(self, net, loss, x, z):
         super().__init__()
-        self.net, self.method, self.x, self.z = net, method, x, z
+        self.net, self.loss, self.x, self.z = net, loss, x, z
 
     def forward(self, y, client):
+        if self.z is None:
+            return self.loss(self.net, self.x, y, client)
         body, compute = self.net.body, self.net.body.forward
         body.forward = lambda x: self.z if x is self.x else compute(x)
         try:
-            return self.method.loss(self.net, self.x, y, client)
+            return self.loss(self.net, self.x, y, client)
         finally:
             del body.forward
 
@@ -201,20 +288,27 @@ def choose(stack: str | int, run, workers: list, messages, number: int, device) 
 
 
 def gain(workers: list) -> float:
-    """How many times faster a step of the stack is, measured on copies of the nets; nothing of it stays."""
+    """How many times faster a step of the stack is, measured on copies of the clients; nothing of it stays. 1: the
+    method has no such steps."""
     clients = [copy.copy(w.client) for w in workers]
     for client in clients:
-        client.net, client.scratch = copy.deepcopy(client.net).train(), copy.deepcopy(client.scratch)
-    methods = [w.method for w in workers]
-    protocol = methods[0].protocol
-    some = [next(steps(c, protocol)) for c in clients]
-    opts = [optimiser(protocol, c.net, c) for c in clients]
-    stack = Stack(clients, methods)
+        client.net, client.state = copy.deepcopy(client.net), copy.deepcopy(client.state)
+        client.scratch = copy.deepcopy(client.scratch)
+    lanes = [Lane(copy.copy(w.method), c) for w, c in zip(workers, clients, strict=True)]
+    try:
+        asked = [lane.asked for lane in lanes if lane.goes_on()]
+        if len(asked) < len(lanes):
+            return 1.0
+        some = [next(steps(a)) for a in asked]
+        stack, opts = Stack(asked), [optimiser(a.protocol, a.net.train(), a.client) for a in asked]
 
-    def apart():
-        for client, method, opt, (x, y) in zip(clients, methods, opts, some, strict=True):
-            method.step(client.net, x, y, client, opt, method.loss)
-    return clocked(apart, some) / clocked(lambda: stack.step(some), some)
+        def apart():
+            for lane, a, opt, (x, y) in zip(lanes, asked, opts, some, strict=True):
+                lane.method.step(a.net, x, y, a.client, opt, a.loss)
+        return clocked(apart, some) / clocked(lambda: stack.step(some), some)
+    finally:
+        for lane in lanes:
+            lane.leave()
 
 
 def clocked(call, some) -> float:

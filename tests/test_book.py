@@ -78,6 +78,20 @@ def test_parameters_are_plain_values(path):
             ast.literal_eval(node.value)
 
 
+def test_the_notation_names_settings_as_they_are():
+    """Every setting in the notation is one of its method, with this default; a zoo page is that of its kind."""
+    from fedlib.methods import METHODS
+    text, seen = (ROOT / "book/notation.md").read_text(encoding="utf-8"), set()
+    for line in re.findall(r"^\| \w+ \|.*= .*$", text, re.M):
+        _, method, _, settings, _, page, _ = (part.strip() for part in line.split("|"))
+        for name, value in re.findall(r"`(\w+)` = ([\d.]+)", settings):
+            assert getattr(METHODS[method], name) == float(value), line
+            seen.add((method, name))
+        if "zoo/" in page:
+            assert page.endswith(f"zoo/{METHODS[method].__module__.split('.')[-1]}`"), line
+    assert len(seen) > 35
+
+
 def test_mathematics_is_read_from_the_book_itself():
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
     assert (ROOT / config["html_static_path"][0] / config["mathjax_path"]).is_file()

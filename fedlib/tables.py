@@ -43,10 +43,14 @@ class Planned(NamedTuple):
     table: str = ""
     profile: str = ""
 
+    def files(self, results: Path) -> list[Path]:
+        """The record, and what is wanted beside it."""
+        beside = (["features"] if self.features else []) + ([self.measure] if self.measure else [])
+        return [self.run.path(results), *(self.run.beside(results, k) for k in beside)]
+
     def done(self, results: Path) -> bool:
         """Is everything there?"""
-        wanted = (["features"] if self.features else []) + ([self.measure] if self.measure else [])
-        return self.run.path(results).exists() and all(self.run.beside(results, k).exists() for k in wanted)
+        return all(file.exists() for file in self.files(results))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ title = "A small table"
 blocks = ["b"]
 seeds = [0, 1]
 select = "last"
-rows = [{ name = "FedAvg" }, { name = "FedProx", settings = { mu = MU } }]
+rows = [{ name = "FedAvg" }, { name = "FedProx", protocol = { lr = LR } }]
 [tables.f]
 title = "With features"
 blocks = ["b"]
@@ -31,8 +31,8 @@ select = "last"
 shows = { b = ["scans"] }
 rows = [{ name = "FedAvg" }]
 """
-# fedlib with this paper. A file named `slow` says how long each round lasts at least, in seconds; with TICKING set a
-# clock ticks at every look: a round takes 2 s, of which it measures 1.
+# fedlib with this paper; `calls` lists the commands. A file named `slow` says how long each round lasts at least, in
+# seconds; with TICKING set a clock ticks at every look: a round takes 2 s, of which it measures 1.
 COMMAND = """
 import itertools, os, pathlib, sys, time, types
 sys.path.insert(0, {tests!r})
@@ -41,6 +41,8 @@ from fedlib import batch, cli, tables, train
 tables.PAPERS = pathlib.Path({papers!r})
 if os.environ.get("TICKING"):
     train.time = batch.time = types.SimpleNamespace(monotonic=itertools.count(1).__next__)
+with open(pathlib.Path({papers!r}, "calls"), "a") as calls:
+    print(*sys.argv[1:], file=calls)
 slow, checkpoint = pathlib.Path({papers!r}, "slow"), train.checkpoint
 def slowly(*args):
     checkpoint(*args)
@@ -53,11 +55,11 @@ sys.exit(cli.call(sys.argv[1:]))
 class Small:
     """The folder to work in, the command, the runs of the table."""
 
-    def __init__(self, tmp_path: Path, monkeypatch, rounds: int = 4, mu: float = 0.1):
+    def __init__(self, tmp_path: Path, monkeypatch, rounds: int = 4, lr: float = 0.1):
         self.papers, self.folder, self.results = tmp_path / "papers", tmp_path / "repository", tmp_path / "r"
         for path in (self.papers, self.folder):
             path.mkdir()
-        (self.papers / "small.toml").write_text(PAPER.replace("ROUNDS", str(rounds)).replace("MU", str(mu)))
+        (self.papers / "small.toml").write_text(PAPER.replace("ROUNDS", str(rounds)).replace("LR", str(lr)))
         (self.papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
         program = tmp_path / "program.py"
         program.write_text(COMMAND.format(tests=str(ROOT / "tests"), papers=str(self.papers)))

@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 TABLES ?= i2pfl/table2
+EXTRAS ?= test,book,clip
 
 PY := $(VENV)/bin/python
 STEP := $(PYTHON) workflow/step.py
 INSTALLED := $(VENV)/.fedlib-installed
+BATCH := $(VENV)/.fedlib-batch-installed
 RESULTS := build/reproduced
 # Training is renewed when what it depends on has changed: fedlib's sources, by content.
 SOURCES := $(shell find fedlib data_scripts -type f \( -name '*.py' -o -name '*.toml' \) | LC_ALL=C sort | xargs cat | cksum | tr ' ' '-')
@@ -13,12 +15,13 @@ STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test book bench lint clean install
+.PHONY: help reproduce test book bench batch lint clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo "  make batch TABLE=i2pfl/table2 PROFILE=lite WHERE=laptop|gpu|slurm JOBS=4 TARGET=records|pages|book"
 	@echo "  Another Python or place for the environment: make test PYTHON=python3.12 VENV=/path/to/venv"
 
 reproduce: $(STAMP).trained ## train the mini tables from scratch, compare them with the committed ones, build the book
@@ -40,6 +43,15 @@ book: $(INSTALLED) ## execute the notebooks and build the book from the committe
 bench: $(INSTALLED) ## measure what a round costs, beside its floor and a plain loop
 	@OMP_NUM_THREADS=1 $(PY) -m fedlib bench
 
+# More of Snakemake's options: make batch ... ARGS="-n"
+TABLE ?= i2pfl/table2
+PROFILE ?= mini
+WHERE ?= laptop
+TARGET ?= pages
+batch: $(BATCH) ## train what a table lacks and execute its pages, with Snakemake
+	@$(PY) -m snakemake -s workflow/Snakefile --profile workflow/profiles/$(WHERE) $(if $(JOBS),--jobs $(JOBS)) $(ARGS) \
+	  $(TARGET) --config table=$(TABLE) profile=$(PROFILE) where=$(WHERE) $(if $(SEEDS),seeds=$(SEEDS)) $(CONFIG)
+
 lint: $(INSTALLED) ## check the style only
 	@$(PY) -m ruff check .
 
@@ -55,7 +67,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(PY) || $(STEP) "Make a virtual environment in $(VENV)" -- sh -c '$(PYTHON) -m venv $(VENV) || \
 	  { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(PY) install pip; }'
 	@$(STEP) "Install fedlib and what it needs" --progress '^ *(Collecting [^ ]+|Downloading [^ ]+|Installing)' -- \
-	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[test,book,clip]'
+	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(BATCH): $(INSTALLED)
+	@$(STEP) "Install Snakemake" -- \
+	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[batch]'
 	@touch $@
 
 # A run that was stopped continues where it was; other sources start an empty folder.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedlib import privacy, records
+from fedlib import records
 from fedlib.data import as_input
 from fedlib.train import beside
 
@@ -23,6 +23,7 @@ def collect(run: records.Run, results: Path, **how) -> Path:
 
 def of_classes(split) -> list[dict]:
     """[{"class", "n", "diameter", "radius"}] of a client's features."""
+    from fedlib import privacy  # scipy is slow to import, and a plan does not need it
     lines = []
     for c in split.y.unique().tolist():
         z = as_input(split.x[split.y == c])
@@ -41,6 +42,7 @@ def epsilons(found: dict, sigma: float) -> pd.DataFrame:
     N(0, sigma^2): "printed" by MPFT's formula, "exact" with the same sensitivity (the largest distance of two of the
     client's samples, over n), "bound" exact with 2 R / n, R the largest norm.
     """
+    from fedlib import privacy
     lines = []
     for client in found["clients"]:
         for c in client["classes"]:

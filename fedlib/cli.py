@@ -362,6 +362,28 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 
 
 @cli.command()
+@click.argument("table")
+@PROFILE
+@click.option("--seeds", help="Like 0,1,2 [default: the table's].")
+@RESULTS
+@JSON
+def plan(table, profile, seeds, results, as_json):
+    """List the runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
+    from fedlib import failures, tables
+    results, lines = records.folder(results), []
+    for p in tables.load(table).runs(profile, parse_seeds(seeds)):
+        files = p.files(results)
+        lines.append({"row": p.row, "block": p.block, "unseen": p.unseen, "seed": p.seed, "digest": p.run.digest,
+                      "files": list(map(str, files)), "missing": [str(f) for f in files if not f.exists()],
+                      "failure": str(failures.path(p.run, results))})
+    if as_json:
+        return click.echo(json.dumps({"table": table, "profile": profile, "runs": lines}, indent=1))
+    for line in lines:
+        click.echo(f"{'missing' if line['missing'] else 'done':<8} {line['digest']} {line['row']}, {line['block']}, "
+                   f"seed {line['seed']}" + f", without {line['unseen']}" * bool(line["unseen"]))
+
+
+@cli.command()
 @click.argument("table", required=False)
 @click.option("--profile", help="mini, lite or paper [default: all].")
 @RESULTS

@@ -1,5 +1,6 @@
 """A run and its record: what was asked, what was measured, how it was made. Records are the only source of numbers."""
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -30,7 +31,7 @@ class Run:
                 "data": settings.spec(self.data), "net": settings.spec(self.net),
                 "protocol": settings.spec(self.protocol), "seed": self.seed}
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """12 hex digits of the SHA-256 of the spec."""
         return hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()[:12]

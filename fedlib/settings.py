@@ -1,11 +1,13 @@
 """Settings are fields of dataclasses: unknown names, wrong types and impossible values are one-line errors."""
 import dataclasses
+import functools
 import math
 import typing
 
 from fedlib.errors import UserError, nearest
 
 
+@functools.cache        # a plan of thousands of runs asks for each class as often
 def fields(cls) -> dict[str, tuple]:
     """name -> (type, default) of a dataclass."""
     hints = typing.get_type_hints(cls)

@@ -2,6 +2,7 @@
 import fcntl
 import json
 import statistics
+from collections import defaultdict
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -53,41 +54,49 @@ def begun(planned, results: Path) -> float:
 
 
 def overview(table, profile: str, results: Path, seeds=None) -> dict:
-    """{"done", ..., "missing": counts, "hours": spent on the records, "left": hours, "guessed": runs without a basis}.
+    """`summary` of what a profile of a table plans."""
+    return summary(table.runs(profile, seeds), results)
+
+
+def summary(planned: list, results: Path) -> dict:
+    """{"done", ..., "missing": counts, "hours": spent on the records, "left": hours, "guessed": runs without a basis,
+    "peak_mb": the most memory of a record, "hardware": where they were made}.
 
     left is computing time, one run after the other: a run that is not done costs the median of the records of its row
     and block; without one, of its block; else of the table in this profile. Runs for which there is none are counted in
     "guessed" and not in "left".
     """
-    planned = table.runs(profile, seeds)
     states = [state(p, results) for p in planned]
-    spent = {}
-    for p, at in zip(planned, states, strict=True):
-        if at == "done":
-            spent[p.row, p.block, p.seed, p.unseen] = records.read(p.run.path(results))["made"]["seconds"]
-    left, unknown = 0.0, 0
+    made = [(p, records.read(p.run.path(results))["made"]) for p, at in zip(planned, states, strict=True)
+            if at == "done"]
+    usual, left, unknown = medians((p.row, p.block, m["seconds"]) for p, m in made), 0.0, 0
     for p, at in zip(planned, states, strict=True):
         if at != "done":
-            basis = next((some for some in (like(spent, p.row, p.block), like(spent, None, p.block), like(spent))
-                          if some), None)
+            basis = next((usual[k] for k in ((p.row, p.block), p.block, "all") if k in usual), None)
             unknown += basis is None
-            left += statistics.median(basis) * (1 - begun(p, results)) if basis else 0.0
-    return {k: states.count(k) for k in STATES} | {"hours": sum(spent.values()) / 3600, "left": left / 3600,
-                                                   "guessed": unknown}
+            left += basis * (1 - begun(p, results)) if basis else 0.0
+    return {k: states.count(k) for k in STATES} | {
+        "hours": sum(m["seconds"] for _, m in made) / 3600, "left": left / 3600, "guessed": unknown,
+        "peak_mb": max((m.get("peak_mb", 0) for _, m in made), default=0),
+        "hardware": sorted({m["hardware"] for _, m in made if "hardware" in m})}
 
 
-def like(spent: dict, row: str | None = None, block: str | None = None) -> list[float]:
-    """Seconds of the records of this row and block."""
-    return [v for (r, b, *_), v in spent.items() if row in (None, r) and block in (None, b)]
+def medians(spent) -> dict:
+    """Of triples (row, block, seconds): the median by (row, block), by block, and of "all"."""
+    groups = defaultdict(list)
+    for row, block, seconds in spent:
+        for key in ((row, block), block, "all"):
+            groups[key].append(seconds)
+    return {key: statistics.median(group) for key, group in groups.items()}
 
 
 def everything(idents, profile: str | None, results: Path) -> dict:
-    """{"tables": an overview of each table and profile that has runs, "failed": the records of failures}."""
+    """{"tables": a summary of each table and profile that has runs, "failed": the records of failures}."""
     found = {"tables": [], "failed": []}
     for table in map(tables.load, idents):
         for name in [profile] if profile else tables.PROFILES:
             if planned := table.runs(name):
-                found["tables"].append({"table": table.id, "profile": name} | overview(table, name, results))
+                found["tables"].append({"table": table.id, "profile": name} | summary(planned, results))
                 lost = [failures.read(p, results) for p in planned if not p.done(results)]
                 found["failed"] += [failure for failure in lost if failure]
     return found

@@ -1,4 +1,5 @@
 """A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed; claims -> verdicts."""
+import functools
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -42,10 +43,14 @@ class Planned(NamedTuple):
     table: str = ""
     profile: str = ""
 
+    def files(self, results: Path) -> list[Path]:
+        """The record, and what is wanted beside it."""
+        beside = (["features"] if self.features else []) + ([self.measure] if self.measure else [])
+        return [self.run.path(results), *(self.run.beside(results, k) for k in beside)]
+
     def done(self, results: Path) -> bool:
         """Is everything there?"""
-        wanted = (["features"] if self.features else []) + ([self.measure] if self.measure else [])
-        return self.run.path(results).exists() and all(self.run.beside(results, k).exists() for k in wanted)
+        return all(file.exists() for file in self.files(results))
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,14 @@ class Table:
 
 def papers() -> dict[str, dict]:
     """Every paper's TOML, by id."""
-    return {f.name[:-5]: tomllib.loads(f.read_text()) for f in sorted(PAPERS.iterdir(), key=lambda f: f.name)
+    return {f.name[:-5]: parsed(f.read_text()) for f in sorted(PAPERS.iterdir(), key=lambda f: f.name)
             if f.name.endswith(".toml")}
+
+
+@functools.lru_cache        # of a text, not of a file: a changed one is parsed again
+def parsed(text: str) -> dict:
+    """TOML as plain data, for reading only."""
+    return tomllib.loads(text)
 
 
 def idents() -> list[str]:

@@ -1,0 +1,84 @@
+"""A small table of short runs for what starts processes of its own, and the command that knows it."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fedlib import tables
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPER = """
+[paper]
+name = "Small"
+[blocks.b]
+title = "B"
+columns = { scans = "S", street = "T" }
+[blocks.b.mini]
+data = { name = "tiny_digits", domains = ["scans", "street"], fraction = 0.5 }
+net = { net = "linear" }
+protocol = { rounds = ROUNDS, lr = 0.05 }
+[tables.t]
+title = "A small table"
+blocks = ["b"]
+seeds = [0, 1]
+select = "last"
+rows = [{ name = "FedAvg" }, { name = "FedProx", protocol = { lr = LR } }]
+[tables.f]
+title = "With features"
+blocks = ["b"]
+seeds = [0]
+select = "last"
+shows = { b = ["scans"] }
+rows = [{ name = "FedAvg" }]
+"""
+# fedlib with this paper; `calls` lists the commands. A file named `slow` says how long each round lasts at least, in
+# seconds; with TICKING set a clock ticks at every look: a round takes 2 s, of which it measures 1.
+COMMAND = """
+import itertools, os, pathlib, sys, time, types
+sys.path.insert(0, {tests!r})
+import conftest
+from fedlib import batch, cli, tables, train
+tables.PAPERS = pathlib.Path({papers!r})
+if os.environ.get("TICKING"):
+    train.time = batch.time = types.SimpleNamespace(monotonic=itertools.count(1).__next__)
+with open(pathlib.Path({papers!r}, "calls"), "a") as calls:
+    print(*sys.argv[1:], file=calls)
+slow, checkpoint = pathlib.Path({papers!r}, "slow"), train.checkpoint
+def slowly(*args):
+    checkpoint(*args)
+    time.sleep(float(slow.read_text()) if slow.exists() else 0)
+train.checkpoint = slowly
+sys.exit(cli.call(sys.argv[1:]))
+"""
+
+
+class Small:
+    """The folder to work in, the command, the runs of the table."""
+
+    def __init__(self, tmp_path: Path, monkeypatch, rounds: int = 4, lr: float = 0.1):
+        self.papers, self.folder, self.results = tmp_path / "papers", tmp_path / "repository", tmp_path / "r"
+        for path in (self.papers, self.folder):
+            path.mkdir()
+        (self.papers / "small.toml").write_text(PAPER.replace("ROUNDS", str(rounds)).replace("LR", str(lr)))
+        (self.papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
+        program = tmp_path / "program.py"
+        program.write_text(COMMAND.format(tests=str(ROOT / "tests"), papers=str(self.papers)))
+        self.fedlib = f"{sys.executable} {program}"
+        monkeypatch.setattr(tables, "PAPERS", self.papers)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        for name in ("workflow", "book", "results"):
+            (self.folder / name).symlink_to(ROOT / name)
+
+    def runs(self, table="small/t"):
+        return tables.load(table).runs("mini")
+
+    def command(self, *options, config=(), where="laptop") -> list[str]:
+        """Snakemake, told of the table by --config."""
+        return [sys.executable, "-m", "snakemake", "-s", "workflow/Snakefile", "--profile",
+                f"workflow/profiles/{where}", *map(str, options), "--config", f"fedlib={self.fedlib}",
+                f"results={self.results}", *(config or ["table=small/t"]), "profile=mini", f"where={where}"]
+
+    def snakemake(self, *options, config=(), where="laptop", **env) -> subprocess.CompletedProcess:
+        """Its output is in stdout, all of it."""
+        return subprocess.run(self.command(*options, config=config, where=where), cwd=self.folder, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | env, timeout=280)

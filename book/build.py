@@ -28,7 +28,7 @@ import yaml
 from fedlib.errors import UserError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULTS = {"mode": "read"}  # given to every notebook that has such a parameter
+DEFAULTS = {"mode": "read", "seconds": {}}  # given to every notebook that has such a parameter
 SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py")  # every notebook depends on them
 PAGES = ("_config.yml", "book")
 
@@ -176,8 +176,11 @@ def mirror(out: Path, notebooks: dict[str, Path]):
             path.unlink()
 
 
-def render(out: Path):
-    """jupyter-book from an empty _build: a page that is not read again would not repeat its warnings."""
+def render(out: Path, notebooks: dict[str, Path]):
+    """jupyter-book from an empty _build: a page that is not read again would not repeat its warnings.
+
+    A page's download is the committed notebook: what it shows stands on the page, and twice would be half of the site.
+    """
     shutil.rmtree(out / "_build", ignore_errors=True)
     command = [str(Path(sys.executable).parent / "jupyter-book"), "build", ".", "--toc", "book/_toc.yml",
                "-W", "-n", "--keep-going"]
@@ -188,6 +191,8 @@ def render(out: Path):
     if ran.returncode or not (out / "_build/html/index.html").is_file():
         warnings = [line.replace(f"{out}/", "") for line in plain.splitlines() if "WARNING" in line or "ERROR" in line]
         raise Broken("the book has errors:\n" + "\n".join(warnings or plain.splitlines()[-15:]))
+    for path in notebooks.values():
+        shutil.copy2(path, out / "_build/html/_sources" / path.relative_to(ROOT))
 
 
 def build(out: Path, only: list[str], given: dict):
@@ -206,9 +211,11 @@ def build(out: Path, only: list[str], given: dict):
 
     notebooks = chosen(only)
     values = settings(notebooks, given)
-    shared = digest(SHARED, sys.version)
+    shared, spent = digest(SHARED, sys.version), done.setdefault("seconds", {})
     for i, (name, source) in enumerate(notebooks.items(), 1):
         target = out / source.relative_to(ROOT)
+        if "seconds" in values[name] and "seconds" not in given:     # a page may tell how long the others took
+            values[name]["seconds"] = {other: spent[other] for other in notebooks if other in spent and other != name}
         now = digest([source.relative_to(ROOT)], shared, values[name])
         if done.get(name) == now and target.is_file():
             say(f"notebook {i}/{len(notebooks)} {name} is up to date")
@@ -217,8 +224,9 @@ def build(out: Path, only: list[str], given: dict):
         start = time.monotonic()
         finished(name, None)
         execute(name, source, target, values[name])
+        spent[name] = round(time.monotonic() - start)
         finished(name, now)
-        say(f"notebook {i}/{len(notebooks)} {name} {time.monotonic() - start:.0f} s")
+        say(f"notebook {i}/{len(notebooks)} {name} {spent[name]} s")
     if only:
         return
     now = digest(PAGES, [done[name] for name in notebooks])
@@ -228,7 +236,7 @@ def build(out: Path, only: list[str], given: dict):
     say("the book's pages")
     finished("book", None)
     mirror(out, notebooks)
-    render(out)
+    render(out, notebooks)
     finished("book", now)
 
 

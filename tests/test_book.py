@@ -88,7 +88,7 @@ def test_the_notation_names_settings_as_they_are():
             assert getattr(METHODS[method], name) == float(value), line
             seen.add((method, name))
         if "zoo/" in page:
-            assert page.endswith(f"zoo/{METHODS[method].__module__.split('.')[-1]}`"), line
+            assert page.endswith(f"zoo/{METHODS[method].__module__.split('.')[-1]}>`"), line
     assert len(seen) > 35
 
 

@@ -31,11 +31,12 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "FedAPT": (2, "^", "-."), "FedDEAP": (3, "D", "-"),
               "DomainNet-126": (0, "o", "-"), "Office-Caltech10": (3, "D", "-"), "DDR": (1, "v", "-"),
               "mini_digits with mini_clip": (6, "s", "-"), "λ1": (0, "o", "-"), "λ2": (3, "s", "--"),
-              "class by class": (3, "D", "-"), "random order": (0, "o", "-"), "paper mode": (2, "^", "-"),
-              "64 neurons": (5, "s", ":"), "256 neurons": (0, "o", "-"), "1024 neurons": (3, "D", "-"),
-              "with the picture": (3, "D", "-"), "with another": (0, "o", "-"), "trained on": (3, "D", "-"),
-              "not": (0, "o", "-"), "held out": (0, "o", "-"), "paired by seed": (3, "D", "-"),
-              "as if unrelated": (6, "s", "--"), "added up": (6, "s", "-.")}
+               "class by class": (3, "D", "-"), "random order": (0, "o", "-"), "paper mode": (2, "^", "-"),
+               "64 neurons": (5, "s", ":"), "256 neurons": (0, "o", "-"), "1024 neurons": (3, "D", "-"),
+               "with the picture": (3, "D", "-"), "with another": (0, "o", "-"), "trained on": (3, "D", "-"),
+               "not": (0, "o", "-"), "held out": (0, "o", "-"), "paired by seed": (3, "D", "-"),
+               "as if unrelated": (6, "s", "--"), "added up": (6, "s", "-."), "SCAFFOLD": (3, "D", "-"),
+               "FedAvgM": (1, "s", "-."), "FedAdam": (6, "X", ":")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,

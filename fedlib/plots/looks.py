@@ -31,7 +31,10 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "FedAPT": (2, "^", "-."), "FedDEAP": (3, "D", "-"),
               "DomainNet-126": (0, "o", "-"), "Office-Caltech10": (3, "D", "-"), "DDR": (1, "v", "-"),
               "mini_digits with mini_clip": (6, "s", "-"), "λ1": (0, "o", "-"), "λ2": (3, "s", "--"),
-              "class by class": (3, "D", "-"), "random order": (0, "o", "-"), "paper mode": (2, "^", "-")}
+              "class by class": (3, "D", "-"), "random order": (0, "o", "-"), "paper mode": (2, "^", "-"),
+              "head": (1, "^", "-"), "adapter": (0, "o", "-"), "MPFT's adapter": (3, "D", "-"),
+              "prompt": (2, "v", "--"), "FedDEAP's prompts": (4, "P", "-."), "whole net": (6, "s", "-"),
+              "zero-shot": (5, "X", ":")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,

@@ -133,11 +133,12 @@ VISIBLE = """() => {     // text in drawings, which axe does not look at
 
 
 def unreadable(page) -> list[str]:
-    """What axe-core finds wrong on the page as it is now shown; of a table it looks at eight rows, of code at four cells."""
+    """What axe-core finds wrong on the page as it is shown; it looks at eight rows of a table, at four cells of code."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
     page.evaluate("""() => document.querySelectorAll('article .highlight').forEach(
         (block, i) => i > 3 && block.setAttribute('data-alike', ''))""")
-    places = {"include": [["article"], [".bd-sidebar-secondary"]], "exclude": [["tbody tr:nth-child(n+9)"], ["[data-alike]"]]}
+    places = {"include": [["article"], [".bd-sidebar-secondary"]],
+              "exclude": [["tbody tr:nth-child(n+9)"], ["[data-alike]"]]}
     found = axe.Axe().run(page, context=places, options=RULES).response["violations"]
     return [f"{v['id']}: {n['html'][:160]} {n['any'][0]['message'][:120] if n['any'] else ''}"
             for v in found for n in v["nodes"]]

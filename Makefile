@@ -11,22 +11,27 @@ BATCH := $(VENV)/.fedlib-batch-installed
 RESULTS := build/reproduced
 # Training is renewed when what it depends on has changed: fedlib's sources, by content.
 SOURCES := $(shell find fedlib data_scripts -type f \( -name '*.py' -o -name '*.toml' \) | LC_ALL=C sort | xargs cat | cksum | tr ' ' '-')
+# A page is looked at as it is built; where there is no browser this says so, and does not fail.
+LOOK := $(STEP) "Look at the book in a browser" --progress '\[ *([0-9]+%)\]' \
+  --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s' -- \
+  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 4 --dist loadgroup tests/test_browser.py
 STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test book bench batch lint clean install
+.PHONY: help reproduce test book check-book pdf bench batch lint clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo "  make batch TABLE=i2pfl/table2 PROFILE=lite WHERE=laptop|gpu|slurm JOBS=4 TARGET=records|pages|book"
 	@echo "  Another Python or place for the environment: make test PYTHON=python3.12 VENV=/path/to/venv"
 
 reproduce: $(STAMP).trained ## train the mini tables from scratch, compare them with the committed ones, build the book
 	@$(STEP) "Compare with the committed records" --show . -- $(PY) -m fedlib check $(RESULTS)
 	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py
+	@$(LOOK)
 	@echo "Executed notebooks:  build/book/notebooks"
 	@echo "The book:            build/book/_build/html/index.html"
 
@@ -34,7 +39,15 @@ test: $(INSTALLED) ## check the style, run the tests, execute the notebooks
 	@$(STEP) "Style" -- $(PY) -m ruff check .
 	@OMP_NUM_THREADS=1 $(STEP) "Tests" --progress '\[ *([0-9]+%)\]' \
 	  --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s' -- \
-	  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env
+	  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env \
+	  --ignore tests/test_browser.py
+
+check-book: $(INSTALLED) ## look at every page of the built book in headless Chromium
+	@$(LOOK)
+
+pdf: book ## build the book, then print it to one PDF with Chromium
+	@$(STEP) "Print the book" -- $(PY) book/pdf.py
+	@echo "The PDF: build/book/book.pdf"
 
 book: $(INSTALLED) ## execute the notebooks and build the book from the committed records
 	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py

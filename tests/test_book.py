@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from html import unescape
 from pathlib import Path
 
@@ -241,3 +242,61 @@ def test_colab_installs_from_the_repository_that_the_settings_name(path):
     address = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
     first = next(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
     assert re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", first) == [address]
+
+
+LOADS_CLIP = re.compile(r"feature_cache\.ensure\(|encoders\.load\(|cams\.heat\(")
+PROVIDED = {"PIL": "pillow", "sklearn": "scikit-learn", "mpl_toolkits": "matplotlib"}     # module: its package
+
+
+def notebook_code(path: Path) -> list[str]:
+    return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+
+
+def names_imported(code: str) -> set[str]:
+    """Top-level modules that a cell imports; lines for IPython are no Python."""
+    plain = "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in code.splitlines())
+    nodes = list(ast.walk(ast.parse(plain)))
+    direct = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    return {name.split(".")[0] for name in direct | {n.module for n in nodes if isinstance(n, ast.ImportFrom)}}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_colab_needs_no_more_than_the_setup_cell_installs(path):
+    """fedlib's own dependencies, what runs a notebook anyway, and the extra for encoders where it is asked for."""
+    setup, *rest = notebook_code(path)
+    assert 'if importlib.util.find_spec("fedlib") is None:' in setup       # only what is missing
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installed = requirements["dependencies"] + requirements["optional-dependencies"]["clip"] * ("[clip]" in setup)
+    there = {re.match(r"[\w.-]+", r)[0] for r in installed} | {"fedlib", "data_scripts", "IPython"}
+    wanted = set().union(*map(names_imported, rest)) - sys.stdlib_module_names
+    assert {PROVIDED.get(name, name) for name in wanted} <= there
+    code = "\n".join(rest)
+    if LOADS_CLIP.search(code) or "mini_clip" in code and "mode" in parameters_of(path):
+        assert "[clip]" in setup, "it loads mini_clip, which needs open_clip"
+
+
+def parameters_of(path: Path) -> set[str]:
+    cells = [c.source for c in nbformat.read(path, 4).cells if "parameters" in c.metadata.get("tags", [])]
+    return {t.id for cell in cells for n in ast.parse(cell).body for t in getattr(n, "targets", ())}
+
+
+def test_the_address_of_the_repository_stands_in_one_place():
+    """Every other mention is derived from it: links on pages, in notebooks, in the package's files."""
+    address = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
+    owner = re.escape(address.rsplit("/", 1)[0].removeprefix("https://"))
+    texts = [*PAGES, ROOT / "README.md", ROOT / "CITATION.cff", ROOT / "pyproject.toml", *(ROOT / "docs").glob("*.md")]
+    for path in texts:
+        for found in re.findall(rf"https://{owner}/[\w.-]+", path.read_text(encoding="utf-8")):
+            assert found.rstrip(".") == address, path
+
+
+def test_the_workflow_runs_the_targets_that_are_there():
+    """And builds from no address of its own."""
+    text = (ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    lines = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    targets = re.findall(r"^make ([\w-]+)", "\n".join(lines), re.M)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"test", "book", "check-book"} <= set(targets)
+    assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
+    assert set(jobs["publish"]["needs"]) == {"test", "build"} and "fedlib/fedlib" not in text

@@ -55,7 +55,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(PY) || $(STEP) "Make a virtual environment in $(VENV)" -- sh -c '$(PYTHON) -m venv $(VENV) || \
 	  { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(PY) install pip; }'
 	@$(STEP) "Install fedlib and what it needs" --progress '^ *(Collecting [^ ]+|Downloading [^ ]+|Installing)' -- \
-	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[test,book,clip]'
+	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[test,book,clip,flower]'
 	@touch $@
 
 # A run that was stopped continues where it was; other sources start an empty folder.

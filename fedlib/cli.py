@@ -292,7 +292,7 @@ def check_device(device: str):
 
 
 APP = {"app.py": "from fedlib.flower import client, server\n\n__all__ = [\"client\", \"server\"]\n",
-       "pyproject.toml": """# A Flower app: `flwr run` of this folder trains the run below over the nodes that are connected.
+       "pyproject.toml": """# A Flower app: `flwr run` of this folder trains the run below over the connected nodes.
 [project]
 name = "fedlib-run"
 version = "1.0.0"

@@ -206,6 +206,9 @@ class Nodes(train.Workers):
         self.asked |= here
         for reply in self.grid.pull_messages(list(self.pending)) if self.pending else ():
             address = self.pending.pop(reply.metadata.reply_to_message_id, None)
+            if reply.has_error():       # Flower's: the node has left; it is asked again when it is back
+                self.asked.discard(address)
+                continue
             try:
                 self.admit(address, greeting(reply, [n.client.domain for n in self]))
             except UserError as error:
@@ -245,7 +248,8 @@ class Nodes(train.Workers):
         def check(node, said, block):
             if ("val" in said) != (node.client.val is not None):
                 raise UserError("scores of other splits than it has")
-            return {"unseen": {}, "others": {}, **{k: score(said.get(k)) for k in ("test", "val") if k != "val" or k in said}}
+            return {"unseen": {}, "others": {}, "test": score(said.get("test")),
+                    **({"val": score(said["val"])} if "val" in said else {})}
 
         return self.ask("evaluate", "test", places, [message for message, *_ in asked], check)
 
@@ -266,22 +270,27 @@ class Nodes(train.Workers):
                 self.bytes[count] += len(block)
         replies = self.grid.send_and_receive(list(batch.values()), timeout=self.timeout) if batch else ()
         found, sender = {}, {m.metadata.message_id: i for i, m in batch.items()}
+        silent = set(batch)
         for reply in replies:
             node = self[i := sender[reply.metadata.reply_to_message_id]]
+            silent.discard(i)
             try:
                 found[i] = check(node, *heard(reply))
                 del absent[node.client.domain]
             except UserError as error:
                 absent[node.client.domain] = str(error)
+        for node in (self[i] for i in silent):      # it is heard again when it says who it is
+            self.asked.discard(node.address)
+            node.address = None
         for domain, why in absent.items():
             log(INFO, "%s, round %d, %s: %s", verb, self.round + 1, domain, why)
         return [found.get(i) for i in places]
 
     def heard(self) -> dict:
         """Bytes of the blocks (tests' downloads apart), and who did not answer, by what was asked."""
-        said = {"wire": dict(self.bytes)} | ({"absent": a} if (a := {k: v for k, v in self.absent.items() if v}) else {})
+        absent, counted = {k: v for k, v in self.absent.items() if v}, dict(self.bytes)
         self.bytes, self.absent = Counter(), {}
-        return said
+        return {"wire": counted} | ({"absent": absent} if absent else {})
 
 
 def nothing(count: int, shape) -> Split:

@@ -82,14 +82,14 @@ def envelope(block: bytes) -> int:
 
 
 def rehearse(run, clients: list[str], classes: list[str], shape: tuple, words: int = 0) -> dict[str, dict[str, Entry]]:
-    """{"down", "up"}: the entries that the run's messages can have, from three rounds of made-up data with few samples.
+    """{"down", "up"}: the entries that the run's messages can have, from four rounds of made-up data with few samples.
 
-    One client takes part in the first round, two in the second, then all; each has another number of samples, so that
-    what depends on these is seen to vary.
+    One client takes part in the first round, two in the second, then all, twice; each has another number of samples, so
+    that what depends on these is seen to vary.
     """
     net = build(run.net, len(classes), shape, run.seed, words, prompts=prompted(run, classes))
     batch = min(run.protocol.batch, 8)
-    protocol = dataclasses.replace(run.protocol, rounds=3, epochs=1, batch=batch, evaluate="before")
+    protocol = dataclasses.replace(run.protocol, rounds=4, epochs=1, batch=batch, evaluate="before")
     small = dataclasses.replace(run, protocol=protocol)
     server = make(run.method, run.settings, protocol)
     server.seed, server.classes, server.domains = run.seed, classes, clients
@@ -99,17 +99,17 @@ def rehearse(run, clients: list[str], classes: list[str], shape: tuple, words: i
         split = random(number + 3, len(classes), shape, words)
         workers.append(Worker(small, Client(i, i, split, split, seed=run.seed, classes=classes, domains=clients),
                               copy.deepcopy(net)))
-    for number, some in enumerate((workers[:1], workers[:2], workers)):
+    for number, some in enumerate((workers[:1], workers[:2], workers, workers)):
         seen["down"] += [server.broadcast(i) for i in clients]
         uploads = {w.client.id: w.train(server.broadcast(w.client.id), number)[0] for w in some}
         seen["up"] += uploads.values()
         server.aggregate(uploads)
     seen["down"] += [server.broadcast(i) for i in clients]
-    return {way: entries([flatten(m) for m in messages]) for way, messages in seen.items()}
+    return {way: entries([flatten(m) for m in messages], clients) for way, messages in seen.items()}
 
 
-def entries(messages: list[dict]) -> dict[str, Entry]:
-    """What flat messages have in common."""
+def entries(messages: list[dict], clients: list[str]) -> dict[str, Entry]:
+    """What flat messages have in common. An entry that is there for one client can be there for each."""
     found = {}
     for name in sorted(set().union(*messages)):
         some = [m.get(name) for m in messages]
@@ -117,6 +117,11 @@ def entries(messages: list[dict]) -> dict[str, Entry]:
         rows = tuple(-1 if t is None or not t.dim() else len(t) for t in some)
         found[name] = Entry(str(first.dtype), tuple(first.shape), rows if len(set(rows) - {-1}) > 1 else (),
                             all(t is not None for t in some))
+    for name, entry in list(found.items()):
+        path = name.split("/")
+        for place in (k for k, part in enumerate(path) if part in clients):
+            others = {"/".join([*path[:place], i, *path[place + 1:]]) for i in clients}
+            found = dict.fromkeys(others, entry._replace(always=False)) | found
     return found
 
 

@@ -100,7 +100,8 @@ def test_every_method_gives_the_numbers_of_one_process(name, here):
 def test_partial_participation_and_states_of_several_rounds(here):
     run = run_of("SCAFFOLD", rounds=4, participation=0.5)
     nodes, folder = here(run)
-    assert comparable(trained(nodes, run, folder / "there")) == numbers(records.read(train.train(run, folder / "alone")))
+    there = trained(nodes, run, folder / "there")
+    assert comparable(there) == numbers(records.read(train.train(run, folder / "alone")))
     assert all(len(list((folder / d).glob("*/*.safetensors"))) <= 2 for d in DOMAINS)
 
 
@@ -314,7 +315,8 @@ class Machines:
         self.link()
         if secure:
             for name in DOMAINS:
-                self.do("server", commands("cmd-register", **{"node.key.pub": folder / name / "node.key.pub"}), tries=20)
+                key = folder / name / "node.key.pub"
+                self.do("server", commands("cmd-register", **{"node.key.pub": key}), tries=20)
 
     def environment(self, name: str) -> dict:
         here = str(Path(sys.executable).parent)

@@ -459,7 +459,7 @@ honest = flower.Place.answer
 def answer(self, verb, asked, block):
     said, up = honest(self, verb, asked, block)
     if verb == "train" and asked["round"] == 0 and self.client.domain == "printed":
-        up = up[:-4] + b"\xff" * 4
+        up = up[:-4] + b"\\xff" * 4
     return said, up
 
 

@@ -36,7 +36,7 @@ def planned(config: dict) -> Run:
     run = cli.planned(config["method"], config["data"], config["rounds"], config["seed"], config["set"].split())
     for name, meaning in {"clients": "several clients in a domain", "unseen": "domains without a client",
                           "mixed": "mixed domains", "head": "heads made of all domains"}.items():
-        if getattr(run.data, name) and set(run.data.clients) != {1}:
+        if getattr(run.data, name):
             raise UserError(f"{name}: {meaning} cannot be had when every machine holds one domain")
     if run.protocol.cross:
         raise UserError("cross tests on the samples of other clients, which stay where they are")
@@ -222,6 +222,8 @@ class Nodes(train.Workers):
             log(INFO, "node %s turned away: %s has other classes or shapes than most", address, hello["domain"])
             return
         node, shape = next(n for n in self if n.client.domain == hello["domain"]), hello["shape"]
+        if node.address not in (None, address):
+            log(INFO, "node %s speaks for %s in place of node %s", address, hello["domain"], node.address)
         node.address, node.hello = address, hello
         node.client.train, node.client.test = nothing(hello["train"], shape), nothing(hello["test"], shape)
         node.client.val = nothing(hello["val"], shape) if hello["val"] else None

@@ -62,6 +62,6 @@ def exchange(messages: dict, server: str = "server", stays: str = "samples\nstat
             ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": ink, "lw": 1.5})
             ax.text(at + 1.7 * side, 0.5, f"{size / 1000:,.1f} kB {'down' if side < 0 else 'up'}", color=ink,
                     rotation=90, ha="right" if side < 0 else "left", va="center")
-    ax.set(xlim=(-0.6, len(messages) - 0.4), ylim=(-0.6, 1.15))
+    ax.set(xlim=(-0.6, len(messages) - 0.4), ylim=(-0.5, 1.15))
     ax.axis("off")
     return figure

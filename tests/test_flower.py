@@ -35,29 +35,27 @@ DOMAINS = ("scans", "blended", "printed", "street")
 # all nodes in this process: no network, every method
 
 class Grid:
-    """Stands where Flower's grid stands; a node answers at once, or not at all."""
+    """Stands where Flower's grid stands; a message waits for a node that is dead until it lives."""
 
     def __init__(self, nodes: dict):
-        self.nodes, self.replies, self.dead = nodes, {}, set()
+        self.nodes, self.sent, self.dead = nodes, {}, set()
 
     def get_node_ids(self):
         return list(self.nodes)
 
     def push_messages(self, messages):
-        ids = []
         for m in messages:
-            m.metadata.__dict__["_message_id"] = str(len(ids) + len(self.replies) + 1000 * len(self.nodes))
-            ids.append(m.metadata.message_id)
-            if m.metadata.dst_node_id not in self.dead:
-                context = types.SimpleNamespace(run_config={}, node_config=self.nodes[m.metadata.dst_node_id])
-                self.replies[m.metadata.message_id] = self.answer(m, context)
-        return ids
+            m.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
+            self.sent[m.metadata.message_id] = m
+        return [m.metadata.message_id for m in messages]
 
     def answer(self, message, context):
         return flower.answer(message, context)
 
     def pull_messages(self, ids):
-        return [self.replies[i] for i in ids if i in self.replies]
+        alive = [m for m in map(self.sent.get, ids) if m.metadata.dst_node_id not in self.dead]
+        return [self.answer(m, types.SimpleNamespace(run_config={}, node_config=self.nodes[m.metadata.dst_node_id]))
+                for m in alive]
 
     def send_and_receive(self, messages, timeout):
         return self.pull_messages(self.push_messages(messages))

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TABLES ?= i2pfl/table2
-EXTRAS ?= test,book,clip
+EXTRAS ?= test,book,clip,flower
 
 PY := $(VENV)/bin/python
 STEP := $(PYTHON) workflow/step.py

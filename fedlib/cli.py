@@ -237,11 +237,7 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
     from tqdm import tqdm
 
     from fedlib import train as loop
-    parts = {"method": {}, "protocol": {"rounds": rounds} if rounds else {}, "net": {}, "data": {"name": dataset}}
-    for word in sets:
-        part, name, value = place(method, word)
-        parts[part][name] = value
-    run = records.plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
+    run = planned(method, dataset, rounds, seed, sets)
     check_device(device)
     torch.set_num_threads(threads)
     with tqdm(total=run.protocol.rounds, unit="round", desc=method, disable=None) as bar:
@@ -255,6 +251,15 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
     for domain, value in record["rounds"][-1]["acc"].items():
         click.echo(f"{domain:<14} {value:6.2f} %")
     click.echo(f"record: {path}")
+
+
+def planned(method: str, dataset: str, rounds, seed, sets) -> records.Run:
+    """The run of a method with settings in words, NAME=VALUE; UserError on anything unknown or impossible."""
+    parts = {"method": {}, "protocol": {"rounds": rounds} if rounds else {}, "net": {}, "data": {"name": dataset}}
+    for word in sets:
+        part, name, value = place(method, word)
+        parts[part][name] = value
+    return records.plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
 
 
 def place(method: str, word: str) -> tuple[str, str, str]:
@@ -284,6 +289,46 @@ def check_device(device: str):
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device '{device}' cannot be used here (try cpu): {str(error).splitlines()[0]}") from error
+
+
+APP = {"app.py": "from fedlib.flower import client, server\n\n__all__ = [\"client\", \"server\"]\n",
+       "pyproject.toml": """# A Flower app: `flwr run` of this folder trains the run below over the connected nodes.
+[project]
+name = "fedlib-run"
+version = "1.0.0"
+description = "A fedlib run across machines"
+license = "MIT"
+dependencies = []       # of each machine: fedlib[flower]
+
+[tool.flwr.app]
+publisher = "fedlib"
+
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+
+[tool.flwr.app.config]
+"""}
+
+
+@cli.command()
+@click.argument("method")
+@click.option("--data", "dataset", default="mini_digits", show_default=True, help="Dataset; a node may name its own.")
+@click.option("--rounds", default=20, show_default=True, help="Communication rounds.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As in `fedlib train`.")
+@click.option("--results", default="runs", show_default=True, help="Folder for the record, on the server.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds a node has for an answer.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the app.")
+def flower(method, dataset, rounds, seed, sets, results, timeout, out):
+    """Write a Flower app that trains METHOD across machines: `flwr run FOLDER`. Needs no data here."""
+    planned(method, dataset, rounds, seed, sets)
+    config = {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": " ".join(sets),
+              "results": results, "timeout": timeout}
+    lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items())
+    for name, text in APP.items():
+        records.write_bytes(out / name, (text + lines * name.endswith("toml")).encode())
+    click.echo(f"app: {out}")
 
 
 # the papers' tables

@@ -72,7 +72,10 @@ def count_passes(net) -> dict:
     return passes
 
 
-def random(count: int, classes: int, shape: tuple) -> Split:
-    """Random images or, where the shape is not that of an image, features."""
-    x = torch.randint(256, (count, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    return Split(x if len(shape) == 3 else x / 255, torch.arange(count) % classes)
+def random(count: int, classes: int, shape: tuple, words: int = 0) -> Split:
+    """Random images; features, where the shape is not that of an image; token ids, where there is a vocabulary."""
+    gen, labels = torch.Generator().manual_seed(0), torch.arange(count) % classes
+    if words:
+        return Split(torch.randint(words, (count, *shape), generator=gen, dtype=torch.int32), labels)
+    x = torch.randint(256, (count, *shape), generator=gen, dtype=torch.uint8)
+    return Split(x if len(shape) == 3 else x / 255, labels)

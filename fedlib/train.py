@@ -117,20 +117,46 @@ class Worker:
         self.client.state = to_device(kept.get("state", {}), self.device)
 
 
+class Workers(list):
+    """The workers of all clients, here in this process; `fedlib.flower.Nodes` reaches those on other machines."""
+    made = {}       # what a record says of how they are reached
+    together = 0    # how many train at once
+
+    def choose(self, stack: str | int, run, places: list[int], messages, number: int, device) -> int:
+        """How many train at once, chosen in the first round."""
+        self.together = self.together or stacked.choose(stack, run, [self[i] for i in places], messages, number, device)
+        return self.together
+
+    def train(self, places: list[int], messages: list[dict], number: int) -> list[tuple[dict, dict] | None]:
+        """What `Worker.train` gives at these places; None for one that does not answer."""
+        some = [self[i] for i in places]
+        return stacked.train(some, messages, number) if len(some) > 1 else [some[0].train(messages[0], number)]
+
+    def test(self, places: list[int], asked) -> list[dict | None]:
+        """What `Worker.test` gives at these places for each tuple of its arguments; None: no answer."""
+        return [self[i].test(*each) for i, each in zip(places, asked, strict=True)]
+
+    def heard(self) -> dict:
+        """What a round's record says beside what it measured."""
+        return {"stack": self.together} if self.together > 1 else {}
+
+
 def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event: None, deadline: float | None = None,
-          workers=None, after=lambda server, workers, rounds: None, stack: str | int = 1) -> Path:
+          workers=None, after=lambda server, workers, rounds: None, stack: str | int = 1,
+          federation: Federation | None = None) -> Path:
     """Train and write the record; returns its path. A record that exists is not trained again.
 
     After every round a checkpoint is written beside it (`.partial`); a run that was interrupted continues from there
     and gives the same record in every number but times. `say` gets {"round", "rounds", "acc"} after each round, `after`
-    the server, the workers and the rounds before the record is written. stack: as in `fedlib.stack.choose`.
+    the server, the workers and the rounds before the record is written. stack: as in `fedlib.stack.choose`. Workers on
+    other machines come with a federation whose clients hold no data.
     Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
     """
     path = run.path(results)
     if path.exists():
         records.read(path)
         return path
-    federation = federate(run.data, run.seed)       # finds mistakes in the data's settings before anything is written
+    federation = federation or federate(run.data, run.seed)     # finds mistakes in the data before anything is written
     if run.protocol.patience and (run.protocol.evaluate == "after" or any(c.val is None for c in federation.clients)):
         raise UserError(f"patience stops on validation: {run.data.name} needs a validation split, "
                         f"and evaluate must not be 'after'")
@@ -143,7 +169,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
                     federation.words, federation.head, prompted(run, federation.classes))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
         workers = workers or [Worker(run, c, copy.deepcopy(net), device) for c in federation.clients]
-        made = provenance(run, federation, device)
+        made = provenance(run, federation, device) | getattr(workers, "made", {})
         rounds = loop(run, federation, net, workers, path.with_suffix(".partial"), device, say, deadline, after, stack)
         made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": machine.peak(device)}
         records.write(path, {"run": run.spec, "rounds": rounds, "made": made})
@@ -173,14 +199,14 @@ def beside(run: records.Run, results: Path, kind: str, content, device="cpu", sa
 def loop(run, federation: Federation, net, workers: list, partial: Path, device, say, deadline,
          after=lambda server, workers, rounds: None, stack: str | int = 1) -> list[dict]:
     """The rounds; returns what each measured."""
-    together = 0
+    workers = workers if isinstance(workers, Workers) else Workers(workers)
     server = make(run.method, run.settings, run.protocol)
     server.seed, server.classes, server.domains = run.seed, federation.classes, federation.domains
     server.setup(net.to(device))
     rounds = resume(partial, run, server, workers, device)
     if run.protocol.initial and not rounds:
         rounds.append({"round": 0, **measure(server, workers, federation, []), "bytes_up": 0, "bytes_down": 0,
-                       "seconds": 0.0})
+                       **workers.heard(), "seconds": 0.0})
     for number in range(rounds[-1]["round"] if rounds else 0, run.protocol.rounds):
         if stalled(rounds, run.protocol):
             break
@@ -190,22 +216,24 @@ def loop(run, federation: Federation, net, workers: list, partial: Path, device,
         chosen = sample(len(workers), run.protocol, run.seed, number)
         uploads, said, down = {}, [], 0
         downloads = (server.broadcast(federation.clients[i].id) for i in chosen)
-        together = together or stacked.choose(stack, run, [workers[i] for i in chosen], downloads, number, device)
+        together = workers.choose(stack, run, chosen, downloads, number, device)
         for some in (chosen[i:i + together] for i in range(0, len(chosen), together)):
             messages = [server.broadcast(federation.clients[i].id) for i in some]
             down += sum(map(nbytes, messages))
-            ends = (stacked.train([workers[i] for i in some], messages, number) if len(some) > 1 else
-                    [workers[some[0]].train(messages[0], number)])
-            for i, (upload, info) in zip(some, ends, strict=True):
-                uploads[federation.clients[i].id] = upload
-                said.append((federation.clients[i], info))
+            for i, end in zip(some, workers.train(some, messages, number), strict=True):
+                if end:
+                    uploads[federation.clients[i].id] = end[0]
+                    said.append((federation.clients[i], end[1]))
+        if not uploads:
+            raise UserError(f"no client gave an answer that counts in round {number + 1}; start it again to continue")
         up = sum(nbytes(u) for u in uploads.values())
         if run.protocol.evaluate != "before":       # who does not train is tested with what the round began with
-            said += [(c, {"after": w.test(server.broadcast(c.id), {})["test"]})
-                     for w, c in zip(workers, federation.clients, strict=True) if c.id not in uploads]
+            rest = [i for i, c in enumerate(federation.clients) if c.id not in uploads]
+            tested = workers.test(rest, ((server.broadcast(federation.clients[i].id), {}, {}) for i in rest))
+            said += [(federation.clients[i], {"after": t["test"]}) for i, t in zip(rest, tested, strict=True) if t]
         server.aggregate(uploads)
         row = {"round": number + 1, **measure(server, workers, federation, said), "bytes_up": up, "bytes_down": down}
-        row |= ({"server": server.measured} if server.measured else {}) | ({"stack": together} if together > 1 else {})
+        row |= ({"server": server.measured} if server.measured else {}) | workers.heard()
         if not all(map(_finite, (row["loss"], row["train_loss"]))):
             partial.unlink(missing_ok=True)     # every start would end here
             raise UserError(f"{run.method} (seed {run.seed}) diverged in round {number + 1}: the loss is not finite; "
@@ -248,14 +276,16 @@ def measure(server, workers, federation: Federation, said: list) -> dict:
         tested = _by_domain((c.domain, i["after"]["loss"], weight(c)) for c, i in said)
         return {"acc": row["after"], "loss": _mean(tested), **row}
     personal = server.personal or protocol.buffers == "keep"
-    speakers = list(zip(workers, federation.clients, strict=True))
+    clients = federation.clients
+    speakers = list(range(len(clients)))
     if not personal and not federation.own_tests:
-        speakers = list({c.domain: (w, c) for w, c in reversed(speakers)}.values())[::-1]
-    scores = []
-    for i, (worker, client) in enumerate(speakers):
-        unseen = federation.unseen if personal or i == 0 else {}
-        others = {c.id: c.test for c in federation.clients} if protocol.cross and (personal or i == 0) else {}
-        scores.append((client, worker.test(server.broadcast(client.id), unseen, others)))
+        speakers = list({clients[i].domain: i for i in reversed(speakers)}.values())[::-1]
+    others = {c.id: c.test for c in clients} if protocol.cross else {}
+    tested = workers.test(speakers, ((server.broadcast(clients[i].id), *((federation.unseen, others)
+                                      if personal or k == 0 else ({}, {}))) for k, i in enumerate(speakers)))
+    scores = [(clients[i], s) for i, s in zip(speakers, tested, strict=True) if s]
+    if not scores:
+        raise UserError("no client answered a test; start it again to continue")
     row["acc"] = _by_domain((c.domain, s["test"]["acc"], weight(c)) for c, s in scores)
     row["loss"] = _mean(_by_domain((c.domain, s["test"]["loss"], weight(c)) for c, s in scores))
     if all("val" in s for _, s in scores):

@@ -222,6 +222,13 @@ def test_holdings_stack_to_what_each_client_holds():
     assert legend(figure) == ["a", "b", "c"] and figure.legends[0].get_title().get_text() == "class"
 
 
+def test_exchange_says_the_bytes_of_each_node_both_ways():
+    ax, = plots.exchange({"scans": (1400, 2600), "street": (999, 143400)}, "server: FedAvg").axes
+    said = [t.get_text() for t in ax.texts]
+    assert [t for t in said if "kB" in t] == ["1.4 kB down", "2.6 kB up", "1.0 kB down", "143.4 kB up"]
+    assert said[0] == "server: FedAvg" and sum("samples" in t for t in said) == 2
+
+
 def test_drift_keeps_distances_that_lie_in_its_plane():
     moves = {"scans": torch.tensor([3.0, 0, 0, 4]), "street": torch.tensor([0.0, 2, 0, 0])}
     figure = plots.drift(moves, moves["scans"] / 2 + moves["street"] / 2)

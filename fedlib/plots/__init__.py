@@ -4,7 +4,7 @@ Figures stand on solid white, so that they read on a light and on a dark page, a
 type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
 which people with colour-blindness tell apart; a marker, a dash or a printed number says the same again.
 """
-from fedlib.plots.images import grid, holdings
+from fedlib.plots.images import exchange, grid, holdings
 from fedlib.plots.looks import (
     DASHES,
     DOMAIN_INKS,
@@ -24,6 +24,6 @@ from fedlib.plots.scores import bars, curves, differences, draws, lines, matrix,
 from fedlib.plots.spaces import drift, plane, shadows, tsne
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
-           "WIDTH", "bars", "class_colours", "colour", "curves", "differences", "draws", "drift", "grid",
-           "holdings", "lines", "look", "matrix", "pairs", "plane", "radar", "sensitivity", "shadows",
+           "WIDTH", "bars", "class_colours", "colour", "curves", "differences", "draws", "drift", "exchange",
+           "grid", "holdings", "lines", "look", "matrix", "pairs", "plane", "radar", "sensitivity", "shadows",
            "styled", "tsne"]

@@ -1,5 +1,5 @@
-"""Images, and who holds how many."""
-from fedlib.plots.looks import WIDTH, class_colours, legend, styled
+"""Images, who holds how many, and what travels in a round."""
+from fedlib.plots.looks import OKABE_ITO, WIDTH, class_colours, legend, styled
 
 
 @styled
@@ -41,4 +41,27 @@ def holdings(counts, label: str = "training images"):
     ax.spines[["top", "right"]].set_visible(False)
     if not many:
         legend(figure, ax, title=counts.columns.name, columns=10 if max(map(len, map(str, counts.columns))) < 3 else 4)
+    return figure
+
+
+@styled
+def exchange(messages: dict, server: str = "server", stays: str = "samples\nstate"):
+    """A round over machines: the server above its nodes, bytes down and up beside the arrows.
+
+    messages: domain -> (bytes down, bytes up); server, stays: what is written in the server's box, and in each node's.
+    """
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 2.8))
+    box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": "black"}
+    ax.plot([-0.4, len(messages) - 0.6], [1, 1], color="black", lw=1.2)
+    ax.text((len(messages) - 1) / 2, 1.06, server, ha="center", va="bottom")
+    for at, (domain, sizes) in enumerate(messages.items()):
+        ax.text(at, 0, f"{domain}\n{stays}", ha="center", va="top", bbox=box)
+        for size, side, ink in zip(sizes, (-0.06, 0.06), (OKABE_ITO[0], OKABE_ITO[3]), strict=True):
+            ends = ((at + side, 0.08), (at + side, 0.97))[::1 if side < 0 else -1]
+            ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": ink, "lw": 1.5})
+            ax.text(at + 1.7 * side, 0.5, f"{size / 1000:,.1f} kB {'down' if side < 0 else 'up'}", color=ink,
+                    rotation=90, ha="right" if side < 0 else "left", va="center")
+    ax.set(xlim=(-0.6, len(messages) - 0.4), ylim=(-0.5, 1.15))
+    ax.axis("off")
     return figure

@@ -14,17 +14,20 @@ import copy
 import hashlib
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import nbformat
 import yaml
 
+from fedlib import forms
 from fedlib.errors import UserError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,12 +63,39 @@ def files(names) -> list[Path]:
 
 def parameters(notebook: Path) -> list[str]:
     """The names that the notebook's parameters cell assigns."""
-    for cell in nbformat.read(notebook, 4).cells:
+    for cell in opened(notebook).cells:
         if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", []):
-            assigned = [n for n in ast.parse(cell.source).body if isinstance(n, ast.Assign | ast.AnnAssign)]
+            try:
+                lines = ast.parse(cell.source).body
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                raise Broken(f"{notebook}: its parameters cell is no Python ({error})") from None
+            assigned = [n for n in lines if isinstance(n, ast.Assign | ast.AnnAssign)]
             targets = [t for n in assigned for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
             return [t.id for t in targets if isinstance(t, ast.Name)]
     return []
+
+
+def opened(notebook: Path):
+    """The notebook. Broken: the file is none."""
+    logging.disable(logging.CRITICAL)       # nbformat says what it mends
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            content = nbformat.read(notebook, 4)
+            nbformat.validate(content)
+        return content
+    except Exception as error:      # nbformat and the schema have errors of their own
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise Broken(f"{notebook} is not a notebook ({why})") from None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def remembered(stamps: Path) -> dict[str, str]:
+    """What was done before, by name; {} where that is not known."""
+    try:
+        return forms.check(forms.parsed(stamps.read_text()), {str: str})
+    except (OSError, ValueError):
+        return {}
 
 
 def chosen(only: list[str]) -> dict[str, Path]:
@@ -194,10 +224,7 @@ def build(out: Path, only: list[str], given: dict):
     """Execute what has changed; then, when all notebooks were asked for, build the book."""
     out.mkdir(parents=True, exist_ok=True)
     stamps = out / "digests.json"
-    try:
-        done = json.loads(stamps.read_text())
-    except (FileNotFoundError, ValueError):
-        done = {}
+    done = remembered(stamps)
 
     def finished(what: str, is_now: str | None):
         done.pop(what, None) if is_now is None else done.update({what: is_now})

@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = {"mode": "read"}  # given to every notebook that has such a parameter
 SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py")  # every notebook depends on them
 PAGES = ("_config.yml", "book")
+LIMIT = 20.0        # minutes for one notebook; a page takes less than one
 
 
 class Broken(Exception):
@@ -178,8 +179,11 @@ def is_picture(output) -> bool:
     return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
-def execute(name: str, source: Path, target: Path, values: dict):
-    """Run one notebook in its own process, in its own folder; the target is there only after success."""
+def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT):
+    """Run one notebook in its own process, in its own folder; the target is there only after success.
+
+    After `limit` minutes it is stopped. Broken: a cell failed, the kernel died, the time is over.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     part = target.with_name(f"{target.stem}.part.ipynb")
@@ -187,12 +191,30 @@ def execute(name: str, source: Path, target: Path, values: dict):
                "--cwd", str(source.parent), "--no-progress-bar", "--log-output", "-y", yaml.safe_dump(values)]
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     try:
-        if subprocess.run(command, env=os.environ | inline).returncode:
+        with subprocess.Popen(command, env=os.environ | inline) as process:
+            try:
+                code = process.wait(60 * limit)
+            except subprocess.TimeoutExpired:
+                raise Broken(f"notebook {name} took longer than {limit:g} minutes and was stopped (--limit gives it "
+                             "more)") from None
+            finally:
+                stop(process)
+        if code:
             raise Broken(f"notebook {name} failed; its error is in the lines above")
         tidy(part, name)
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def stop(process):
+    """End it: papermill then ends its kernel, and a kernel without papermill ends by itself."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def mirror(out: Path, notebooks: dict[str, Path]):
@@ -220,8 +242,11 @@ def render(out: Path):
         raise Broken("the book has errors:\n" + "\n".join(warnings or plain.splitlines()[-15:]))
 
 
-def build(out: Path, only: list[str], given: dict):
-    """Execute what has changed; then, when all notebooks were asked for, build the book."""
+def build(out: Path, only: list[str], given: dict, limit: float = LIMIT):
+    """Execute what has changed; then, when all notebooks were asked for, build the book.
+
+    A broken notebook stops no other; Broken names them all at the end, and the book is not built.
+    """
     out.mkdir(parents=True, exist_ok=True)
     stamps = out / "digests.json"
     done = remembered(stamps)
@@ -233,7 +258,7 @@ def build(out: Path, only: list[str], given: dict):
 
     notebooks = chosen(only)
     values = settings(notebooks, given)
-    shared = digest(SHARED, sys.version)
+    shared, broken = digest(SHARED, sys.version), []
     for i, (name, source) in enumerate(notebooks.items(), 1):
         target = out / source.relative_to(ROOT)
         now = digest([source.relative_to(ROOT)], shared, values[name])
@@ -243,9 +268,16 @@ def build(out: Path, only: list[str], given: dict):
         say(f"notebook {i}/{len(notebooks)} {name}")
         start = time.monotonic()
         finished(name, None)
-        execute(name, source, target, values[name])
+        try:
+            execute(name, source, target, values[name], limit)
+        except Broken as error:
+            say(f"notebook {i}/{len(notebooks)} {name} is broken")
+            broken.append(str(error))
+            continue
         finished(name, now)
         say(f"notebook {i}/{len(notebooks)} {name} {time.monotonic() - start:.0f} s")
+    if broken:
+        raise Broken("\n".join(broken))
     if only:
         return
     now = digest(PAGES, [done[name] for name in notebooks])
@@ -264,10 +296,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NOTEBOOK", help="only execute this notebook")
     parser.add_argument("-p", dest="given", action="append", nargs=2, default=[], metavar=("NAME", "VALUE"),
                         help="a notebook parameter; the value is read as YAML")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="MINUTES",
+                        help=f"stop a notebook that takes longer ({LIMIT:g})")
     parser.add_argument("--out", type=Path, default=ROOT / "build/book", help="the staging tree (build/book)")
     options = parser.parse_args(arguments)
     try:
-        build(options.out.resolve(), options.only, given_values(options.given))
+        build(options.out.resolve(), options.only, given_values(options.given), options.limit)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

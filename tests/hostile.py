@@ -42,7 +42,7 @@ def changed(draw, value, junk=JUNK):
             other, name = every[draw(st.integers(0, len(every) - 1))]
             if name in other if isinstance(other, dict) else name < len(other):
                 place[key] = copy.deepcopy(other[name])
-        elif how == "scale" and type(place[key]) in (int, float):
+        elif how == "scale" and type(place[key]) in (int, float) and abs(place[key]) < 1e18:
             place[key] = draw(st.sampled_from([-place[key], place[key] * 10**6, place[key] + 1, float(place[key])]))
     return value
 

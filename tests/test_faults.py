@@ -379,8 +379,8 @@ def test_a_limit_on_the_size_of_files_is_named(tmp_path):
             "import conftest\nfrom fedlib import cli\nsys.exit(cli.call(sys.argv[1:]))")
     prepare.load("tiny_features")
     ran = subprocess.run([sys.executable, "-c", code, "train", "FedAvg", "--data", "tiny_features", "--set",
-                          "net=linear", "--rounds", "2", "--out", tmp_path / "r"], capture_output=True, text=True, cwd=HERE,
-                         env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"})
+                          "net=linear", "--rounds", "2", "--out", tmp_path / "r"], capture_output=True, text=True,
+                         cwd=HERE, env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"})
     lines = [line for line in ran.stderr.splitlines() if "FedAvg: " not in line]        # the progress bar's
     assert ran.returncode == 2 and len(lines) == 1 and lines[0].endswith("File too large"), ran.stderr
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]

@@ -4,8 +4,11 @@ import copy
 import importlib.util
 import io
 import json
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -521,3 +524,52 @@ def test_downloaded_weights_do_not_execute(bomb, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="could not be loaded"):
         encoders.clip_encoder("ViT-S-32-alt", str(tmp_path / "own.pt"))
     assert not trap.exists()
+
+
+# nothing is sent, no port is opened
+
+WATCH = """
+import os, sys
+def hook(event, args):
+    if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+        with open(os.environ["WATCHED"], "a") as file:
+            file.write(f"{event} {args[1:]}\\n")
+        raise OSError("no network here")
+sys.addaudithook(hook)
+"""
+ALL = """
+import json, sys
+import conftest
+from fedlib import cli
+place = sys.argv[1]
+codes = [cli.call(words) for words in (
+    ["train", "FedAvg", "--data", "tiny_features", "--set", "net=linear", "--rounds", "1", "--out", place + "/o"],
+    ["features", "--encoder", "mini_clip", "--data", "tiny_digits"], ["methods"], ["datasets"], ["partition"],
+    ["tables", "--results", place], ["status", "i2pfl/table2", "--results", place],
+    ["show", "i2pfl/table2", "--results", place],
+    ["run", "i2pfl/table2", "--only", "FedAvg", "--seeds", "7,8", "--time-budget", "1s", "--results", place])]
+for cell in json.load(open(sys.argv[2]))["cells"]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "code" and ("import " in source or "parameters" in cell["metadata"].get("tags", [])):
+        lines = [line for line in source.splitlines() if not line.lstrip().startswith(("%", "!"))]
+        exec("\\n".join(lines), {"__name__": "cell", "__file__": ""})
+        break
+download = cli.call(["data", "digits", "--download", "--domains", "usps"])
+print(json.dumps([codes, download]))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_nothing_is_sent_unless_a_download_is_asked_for(tmp_path):
+    """Watched in every process, those that a table's runs have too; the download at the end shows that it is seen."""
+    (tmp_path / "sitecustomize.py").write_text(WATCH)
+    watched, page = tmp_path / "watched", ROOT / "notebooks/concepts/01_federated_averaging.ipynb"
+    env = {k: v for k, v in os.environ.items() if k not in ("FEDLIB_RAW", "FEDLIB_RESULTS")}
+    env |= {"WATCHED": str(watched), "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "tests"))),
+            "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([sys.executable, "-c", ALL, tmp_path / "r", page], capture_output=True, text=True, env=env)
+    assert ran.returncode == 0, ran.stderr
+    codes, download = json.loads(ran.stdout.splitlines()[-1])
+    assert codes == [0] * len(codes) and download == 2
+    lines = watched.read_text().splitlines()
+    assert lines and all("socket" in line and any(host in line for host in HOSTS) for line in lines), lines

@@ -14,23 +14,27 @@ import copy
 import hashlib
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import nbformat
 import yaml
 
+from fedlib import forms
 from fedlib.errors import UserError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = {"mode": "read", "seconds": {}}  # given to every notebook that has such a parameter
 SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py")  # every notebook depends on them
 PAGES = ("_config.yml", "book")
+LIMIT = 20.0        # minutes for one notebook; a page takes less than one
 
 
 class Broken(Exception):
@@ -60,12 +64,39 @@ def files(names) -> list[Path]:
 
 def parameters(notebook: Path) -> list[str]:
     """The names that the notebook's parameters cell assigns."""
-    for cell in nbformat.read(notebook, 4).cells:
+    for cell in opened(notebook).cells:
         if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", []):
-            assigned = [n for n in ast.parse(cell.source).body if isinstance(n, ast.Assign | ast.AnnAssign)]
+            try:
+                lines = ast.parse(cell.source).body
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                raise Broken(f"{notebook}: its parameters cell is no Python ({error})") from None
+            assigned = [n for n in lines if isinstance(n, ast.Assign | ast.AnnAssign)]
             targets = [t for n in assigned for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
             return [t.id for t in targets if isinstance(t, ast.Name)]
     return []
+
+
+def opened(notebook: Path):
+    """The notebook. Broken: the file is none."""
+    logging.disable(logging.CRITICAL)       # nbformat says what it mends
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            content = nbformat.read(notebook, 4)
+            nbformat.validate(content)
+        return content
+    except Exception as error:      # nbformat and the schema have errors of their own
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise Broken(f"{notebook} is not a notebook ({why})") from None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def remembered(stamps: Path) -> dict[str, str]:
+    """What was done before, by name; {} where that is not known."""
+    try:
+        return forms.check(forms.parsed(stamps.read_text()), {str: str})
+    except (OSError, ValueError):
+        return {}
 
 
 def chosen(only: list[str]) -> dict[str, Path]:
@@ -148,8 +179,11 @@ def is_picture(output) -> bool:
     return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
-def execute(name: str, source: Path, target: Path, values: dict):
-    """Run one notebook in its own process, in its own folder; the target is there only after success."""
+def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT):
+    """Run one notebook in its own process, in its own folder; the target is there only after success.
+
+    After `limit` minutes it is stopped. Broken: a cell failed, the kernel died, the time is over.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     part = target.with_name(f"{target.stem}.part.ipynb")
@@ -157,12 +191,30 @@ def execute(name: str, source: Path, target: Path, values: dict):
                "--cwd", str(source.parent), "--no-progress-bar", "--log-output", "-y", yaml.safe_dump(values)]
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     try:
-        if subprocess.run(command, env=os.environ | inline).returncode:
+        with subprocess.Popen(command, env=os.environ | inline) as process:
+            try:
+                code = process.wait(60 * limit)
+            except subprocess.TimeoutExpired:
+                raise Broken(f"notebook {name} took longer than {limit:g} minutes and was stopped (--limit gives it "
+                             "more)") from None
+            finally:
+                stop(process)
+        if code:
             raise Broken(f"notebook {name} failed; its error is in the lines above")
         tidy(part, name)
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def stop(process):
+    """End it: papermill then ends its kernel, and a kernel without papermill ends by itself."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def mirror(out: Path, notebooks: dict[str, Path]):
@@ -195,14 +247,14 @@ def render(out: Path, notebooks: dict[str, Path]):
         shutil.copy2(path, out / "_build/html/_sources" / path.relative_to(ROOT))
 
 
-def build(out: Path, only: list[str], given: dict):
-    """Execute what has changed; then, when all notebooks were asked for, build the book."""
+def build(out: Path, only: list[str], given: dict, limit: float = LIMIT):
+    """Execute what has changed; then, when all notebooks were asked for, build the book.
+
+    A broken notebook stops no other; Broken names them all at the end, and the book is not built.
+    """
     out.mkdir(parents=True, exist_ok=True)
     stamps = out / "digests.json"
-    try:
-        done = json.loads(stamps.read_text())
-    except (FileNotFoundError, ValueError):
-        done = {}
+    done = remembered(stamps)
 
     def finished(what: str, is_now: str | None):
         done.pop(what, None) if is_now is None else done.update({what: is_now})
@@ -211,7 +263,7 @@ def build(out: Path, only: list[str], given: dict):
 
     notebooks = chosen(only)
     values = settings(notebooks, given)
-    shared, spent = digest(SHARED, sys.version), done.setdefault("seconds", {})
+    shared, broken, spent = digest(SHARED, sys.version), [], done.setdefault("seconds", {})
     for i, (name, source) in enumerate(notebooks.items(), 1):
         target = out / source.relative_to(ROOT)
         if "seconds" in values[name] and "seconds" not in given:     # a page may tell how long the others took
@@ -223,10 +275,17 @@ def build(out: Path, only: list[str], given: dict):
         say(f"notebook {i}/{len(notebooks)} {name}")
         start = time.monotonic()
         finished(name, None)
-        execute(name, source, target, values[name])
+        try:
+            execute(name, source, target, values[name], limit)
+        except Broken as error:
+            say(f"notebook {i}/{len(notebooks)} {name} is broken")
+            broken.append(str(error))
+            continue
         spent[name] = round(time.monotonic() - start)
         finished(name, now)
         say(f"notebook {i}/{len(notebooks)} {name} {spent[name]} s")
+    if broken:
+        raise Broken("\n".join(broken))
     if only:
         return
     now = digest(PAGES, [done[name] for name in notebooks])
@@ -245,10 +304,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NOTEBOOK", help="only execute this notebook")
     parser.add_argument("-p", dest="given", action="append", nargs=2, default=[], metavar=("NAME", "VALUE"),
                         help="a notebook parameter; the value is read as YAML")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="MINUTES",
+                        help=f"stop a notebook that takes longer ({LIMIT:g})")
     parser.add_argument("--out", type=Path, default=ROOT / "build/book", help="the staging tree (build/book)")
     options = parser.parse_args(arguments)
     try:
-        build(options.out.resolve(), options.only, given_values(options.given))
+        build(options.out.resolve(), options.only, given_values(options.given), options.limit)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -61,4 +61,5 @@ def attacked(encoder, images, kind: str, steps: int, seed: int):
 
 def read(run: records.Run, results: Path) -> dict:
     """What `collect` stored. UserError when it was not measured."""
-    return json.loads(records.read_beside(run, results, "attack"))
+    form = {"client": str, "domain": str, "kind": str, "power": float, "rows": [{str: float}], "guesses": dict}
+    return records.measured(run, results, "attack", {"attacks": [form]})

@@ -27,9 +27,13 @@ class Child:
 
     def __init__(self, planned, command, log: Path):
         self.planned, self.log, self.last = planned, log, "starting"
-        log.parent.mkdir(parents=True, exist_ok=True)
         env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        with open(log, "w") as out:
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            out = open(log, "w")
+        except OSError as error:
+            raise UserError(f"cannot write {log}: {error.strerror}") from error
+        with out:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                             env=env)
 

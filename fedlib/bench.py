@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from fedlib import machine, records, stack
+from fedlib import forms, machine, records, stack
 from fedlib.cost import floats, random
 from fedlib.data import Client, as_input
 from fedlib.errors import UserError, pick
@@ -234,7 +234,7 @@ def everything(results: Path, device: str = "cpu", only: str = "", say=print) ->
     """
     made = machine.described(device)
     here = path(results, made)
-    kept = json.loads(here.read_text()) if here.exists() else {"workloads": {}}
+    kept = opened(here) if here.exists() else {"workloads": {}}
     if made["commit"] != kept.get("made", {}).get("commit") and not only:
         kept = {"workloads": {}}        # measurements of one code only
     names = [only] if only else [*WORKLOADS, "growth"]
@@ -264,8 +264,17 @@ def lines(workloads: dict) -> list[str]:
 
 def read(results: Path) -> dict[str, dict]:
     """hardware -> what was measured there."""
-    files = [json.loads(p.read_text()) for p in sorted((Path(results) / "bench").glob("*.bench"))]
-    return {f["made"]["hardware"]: f for f in files}
+    return {f["made"]["hardware"]: f for f in map(opened, sorted((Path(results) / "bench").glob("*.bench")))}
+
+
+def opened(here: Path) -> dict:
+    """One measurement. UserError: the file holds something else."""
+    times = {"title": str, "seconds": {"ours": float, "floor": float, "plain": float}, "overhead": float, "gain": float,
+             "stack": int}
+    try:
+        return forms.check(forms.parsed(here.read_text()), {"made": {"hardware": str}, "workloads": {str: times}})
+    except (OSError, ValueError) as error:
+        raise UserError(f"{here} is not a measurement ({error}); delete it and measure again") from error
 
 
 if __name__ == "__main__":

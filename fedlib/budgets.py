@@ -34,7 +34,8 @@ def of_classes(split) -> list[dict]:
 
 def read(run: records.Run, results: Path) -> dict:
     """What `collect` stored. UserError when it was not measured."""
-    return json.loads(records.read_beside(run, results, "budget"))
+    form = {"class": int, "n": int, "diameter": float, "radius": float}
+    return records.measured(run, results, "budget", {"clients": [{"id": str, "domain": str, "classes": [form]}]})
 
 
 def epsilons(found: dict, sigma: float) -> pd.DataFrame:

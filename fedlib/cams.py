@@ -3,6 +3,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -102,7 +103,13 @@ def last_map(net: nn.Module):
 def read(run: records.Run, results: Path) -> dict[str, dict[str, Tensor]]:
     """domain -> {"index" into the prepared set's domain, "y", "semantic", "domain"}. UserError: not collected."""
     kept = {}
-    for name, tensor in load(records.read_beside(run, results, "cams")).items():
-        domain, what = name.rsplit("/", 1)
-        kept.setdefault(domain, {})[what] = tensor
-    return {d: kept[d] for d in run.data.domains or sorted(kept)}       # the file keeps no order
+    try:
+        for name, tensor in load(records.read_beside(run, results, "cams")).items():
+            domain, what = name.rsplit("/", 1)
+            kept.setdefault(domain, {})[what] = tensor
+        kept = {d: kept[d] for d in run.data.domains or sorted(kept)}       # the file keeps no order
+        if any(maps.keys() != {"index", "y", *NETWORKS} for maps in kept.values()):
+            raise ValueError("a domain lacks some")
+        return kept
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise UserError(f"{run.beside(results, 'cams')} holds no maps ({error}); delete it and run it again") from error

@@ -217,7 +217,11 @@ def torchvision_models():
 
 def _downloaded(models, name: str, path: Path) -> nn.Module:
     try:
-        return models.get_model(name, weights="IMAGENET1K_V1", progress=False)
+        published = models.get_model_weights(name)["IMAGENET1K_V1"]
+        kept = published.get_state_dict(progress=False, check_hash=True, weights_only=True)     # a pickle of tensors
+        net = models.get_model(name, weights=None)
+        net.load_state_dict(kept)
+        return net
     except Exception as error:      # a download fails in many ways
         raise UserError(f"no weights of {name}: {path} is not there, and torchvision's cannot be downloaded "
                         f"({(str(error) or type(error).__name__).splitlines()[0]})") from error

@@ -17,7 +17,7 @@ def nearest(word: str, known) -> str:
 
 def pick(what: str, word: str, known) -> str:
     """The word itself when it is known; else a UserError that names the nearest and lists what there is, or a part."""
-    if word not in known:
+    if not isinstance(word, str) or word not in known:
         names = list(map(str, known))
         some = names if len(names) <= SHOWN else get_close_matches(str(word), names, n=5, cutoff=0.3) or names[:5]
         more = f" and {len(names) - len(some)} more" * (len(some) < len(names))

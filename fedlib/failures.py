@@ -1,16 +1,16 @@
 """A run that fails leaves a record of it: where, why, and the command that repeats it. The next success removes it."""
 import contextlib
-import json
 import shlex
 import traceback
 from pathlib import Path
 
 import torch
 
-from fedlib import machine, records
+from fedlib import forms, machine, records
 from fedlib.errors import UserError
 
-MEMORY, MISTAKE, BUG, KILLED = "memory", "mistake", "bug", "killed"
+MEMORY, MISTAKE, BUG, KILLED, UNKNOWN = "memory", "mistake", "bug", "killed", "unknown"
+FAILURE = {"row": str, "block": str, "seed": int, "kind": str, "why": str, "command": str}      # what readers use
 
 
 def path(run: records.Run, results: Path) -> Path:
@@ -45,9 +45,15 @@ def write(planned, error: BaseException | str, results: Path, device: str = "cpu
 
 
 def read(planned, results: Path) -> dict | None:
-    """The failure of a run; None where there is none."""
+    """The failure of a run; None where there is none. Of a damaged record is left what the plan knows."""
     here = path(planned.run, results)
-    return json.loads(here.read_text()) if here.exists() else None
+    try:
+        return forms.check(forms.parsed(here.read_text()), FAILURE)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return {"row": planned.row, "block": planned.block, "seed": planned.seed, "kind": UNKNOWN,
+                "why": f"{here} is damaged ({error})", "command": command(planned)}
 
 
 def clear(planned, results: Path):

@@ -3,10 +3,12 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedlib import records
 from fedlib.data import as_input
+from fedlib.errors import UserError
 from fedlib.seeds import generator
 from fedlib.train import beside
 
@@ -48,12 +50,26 @@ def features_of(server, workers, domains, seed: int) -> dict:
 
 def texts(run: records.Run, domains, results: Path) -> dict[str, torch.Tensor]:
     """domain -> the features of the classes' texts `(C, D)`; UserError as `read`."""
-    kept = load(records.read_beside(run, results, "features"))
-    return {d: kept[f"{d}/t"].float() for d in domains}
+    return {d: t.float() for d, t in zip(domains, kept(run, domains, results, "t"), strict=True)}
 
 
 def read(run: records.Run, domains, results: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """Features `(N, D)`, labels `(N,)` and the domain of each image. UserError when they were not collected."""
-    kept = load(records.read_beside(run, results, "features"))
-    z, y = (torch.cat([kept[f"{d}/{k}"] for d in domains]) for k in ("z", "y"))
-    return z.float(), y, [d for d in domains for _ in kept[f"{d}/y"]]
+    z, y = (kept(run, domains, results, k) for k in "zy")
+    if [t.shape[:-1] for t in z] != [t.shape for t in y]:
+        raise UserError(f"{run.beside(results, 'features')} has not one label for each of its features; delete it")
+    return torch.cat(z).float(), torch.cat(y), [d for d, labels in zip(domains, y, strict=True) for _ in labels]
+
+
+def kept(run: records.Run, domains, results: Path, what: str) -> list[torch.Tensor]:
+    """One of the tensors of each domain. UserError: not collected, damaged, other shapes or types."""
+    dims, dtype = {"z": (2, torch.float16), "y": (1, torch.int64), "t": (2, torch.float16)}[what]
+    try:
+        tensors = load(records.read_beside(run, results, "features"))
+        found = [tensors[f"{d}/{what}"] for d in domains]
+        if any(t.dim() != dims or t.dtype != dtype for t in found) or len({t.shape[1:] for t in found}) > 1:
+            raise ValueError(f"its {what} are no features")
+        return found
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise UserError(f"{run.beside(results, 'features')} holds no features ({error}); delete it and run it again") \
+            from error

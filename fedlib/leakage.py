@@ -28,7 +28,7 @@ def collect(run: records.Run, results: Path, **how) -> Path:
 
 def read(run: records.Run, results: Path) -> dict:
     """What `collect` stored. UserError when it was not measured."""
-    return json.loads(records.read_beside(run, results, "leakage"))
+    return records.measured(run, results, "leakage", {"nats": float, "pairs": int, "round": int})
 
 
 def information(x, z, seed: int = 0, steps: int = 1500, batch: int = 256, lr: float = 5e-4, every: int = 25) -> float:

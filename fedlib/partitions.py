@@ -4,18 +4,19 @@
 that is drawn again can be compared with the stored one; class counts make its picture where the data set is not.
 """
 import json
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from fedlib import prepare, records, settings
+from fedlib import forms, prepare, records, settings
 from fedlib.errors import UserError, pick
 from fedlib.partition import Data, Share, digest, partition, size
 
 LISTED = Path(__file__).parent / "partitions.toml"
 FILE = Path(__file__).parent / "partitions.json"
+ENTRY = {"says": str, "source": str, "status": str, "data": dict, "leave_one_out?": bool}
+DRAWN = {"digest": str, "classes": [str], "clients": [{"domain": str, "per_class": [int]}]}     # what readers use
 STATUS = ("printed", "released", "ours")
 
 
@@ -31,14 +32,18 @@ class Named:
 
 def every() -> dict[str, Named]:
     """All named partitions, in the order of the file; leave-one-out entries give one for each domain."""
+    try:
+        listed = forms.check(forms.toml(LISTED.read_text(encoding="utf-8")), {str: ENTRY})
+    except (OSError, ValueError) as error:
+        raise UserError(f"{LISTED} does not list partitions ({error})") from error
     found = {}
-    for name, entry in tomllib.loads(LISTED.read_text()).items():
-        left_out = entry.pop("leave_one_out", False)
-        data = entry.pop("data")
-        for unseen in data["domains"] if left_out else [None]:
+    for name, entry in listed.items():
+        data, about = entry["data"], [entry[k] for k in ("says", "source", "status")]
+        spec = settings.make(Data, data, f"the partition {name}")
+        for unseen in spec.domains if entry.get("leave_one_out") else [None]:
             own = name if unseen is None else f"{name}_{unseen}"
-            kept = data if unseen is None else data | {"unseen": [unseen]}
-            found[own] = Named(own, **entry, data=settings.make(Data, kept, f"the partition {own}"))
+            kept = spec if unseen is None else replace(spec, unseen=(unseen,))
+            found[own] = Named(own, *about, kept)
     return found
 
 
@@ -92,7 +97,7 @@ def indices(spec: Data, seed: int = 0) -> dict:
 def stored() -> dict:
     """{name: what `drawn` gave} of the partitions that are stored; {} where there is no file."""
     try:
-        return json.loads(FILE.read_text()) if FILE.exists() else {}
+        return forms.check(forms.parsed(FILE.read_text()), {str: DRAWN}) if FILE.exists() else {}
     except (OSError, ValueError) as error:
         raise UserError(f"{FILE} is not a file of partitions ({error}); delete it and store them again") from None
 

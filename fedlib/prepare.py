@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from fedlib import forms
 from fedlib.errors import UserError, pick
 
 FORMAT = 1
@@ -28,6 +29,8 @@ ABOUT = ("source", "transform", "split", "licence", "citation", "notice", "recip
          "words")
 HASH_LIMIT = 64 * 2**20  # load() hashes files below this size; verify() hashes any
 CHUNK = 16 * 2**20
+MANIFEST = {"classes": [str], "domains": {str: {"per_class": [int]}}, "bytes": int, "digest": str, "kind?": str,
+            "notice?": str, "split?": str, "names?": {str: str}, "words?": list | str}      # what readers use
 DTYPES = {"int64": "I64", "int32": "I32", "float32": "F32", "float16": "F16", "uint8": "U8"}    # as safetensors orders
 KINDS = {"images": ("uint8",), "tokens": ("int32",), "features": ("float16", "float32")}
 UNITS = {"images": "px", "tokens": "tokens", "features": "features"}
@@ -219,7 +222,7 @@ def summary(manifest: dict) -> str:
 def _outdated(reader, listing: Path) -> bool:
     """Was an embedded set built by an older recipe? Then it is built again; a set from raw files stays as it is."""
     try:
-        return reader.NAME in BUILT_IN and json.loads(listing.read_text())["recipe"] != reader.ABOUT.get("recipe", "")
+        return reader.NAME in BUILT_IN and forms.parsed(listing.read_text())["recipe"] != reader.ABOUT.get("recipe", "")
     except (OSError, ValueError, KeyError, TypeError):
         return False        # `_open` says what is wrong with it
 
@@ -356,14 +359,12 @@ def why(error) -> str:
 
 
 def _read_manifest(path, name, size) -> dict:
-    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest = forms.parsed(path.read_text(encoding="utf-8"))
+    forms.check(manifest, {"format": object, "name": object, "size": object})
     for key, value in {"format": FORMAT, "name": name, "size": size}.items():
         if manifest[key] != value:
             raise ValueError(f"{key} is {manifest[key]!r}, not {value!r}")
-    for key, kind in {"classes": list, "domains": dict, "bytes": int, "digest": str}.items():
-        if not isinstance(manifest[key], kind):
-            raise ValueError(f"{key} is no {kind.__name__}")
-    return manifest
+    return forms.check(manifest, MANIFEST)
 
 
 def _shapes(counts, kind, size) -> dict:
@@ -385,4 +386,11 @@ def _read_tensors(path, manifest, wanted, hash_limit) -> dict:
         if slices.keys() != wanted.keys() or not all(
                 s.get_dtype() in wanted[key][0] and list(s.get_shape()) == wanted[key][1] for key, s in slices.items()):
             raise ValueError("its tensors are not those of its manifest")
-        return {key: file.get_tensor(key) for key in wanted}
+        tensors = {key: file.get_tensor(key) for key in wanted}
+    classes = len(manifest["classes"])
+    for d, n in manifest["domains"].items():
+        y, part = tensors[f"{d}/y"], tensors[f"{d}/part"]
+        if len(y) and (y.min() < 0 or y.max() >= classes) or part.numpy().max(initial=0) >= len(PARTS) \
+                or _counts(y.numpy(), part.numpy(), classes) != {k: n[k] for k in (*PARTS, "per_class") if k in n}:
+            raise ValueError(f"the labels of {d} are not those of its manifest")
+    return tensors

@@ -7,11 +7,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlib import settings
+from fedlib import forms, settings
 from fedlib.errors import UserError
 from fedlib.methods.base import METHODS, Protocol, make
 from fedlib.nets import Arch
 from fedlib.partition import Data
+
+MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data?": {"digest": str}}
+BY_NAME = ("acc", "after", "val", "unseen", "transfer")     # of a round: {domain or measure: %}
+NUMBERS = ("loss", "train_loss", "seconds")
+FAR = float("inf")
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,40 @@ def read_beside(run: Run, results: Path, kind: str) -> bytes:
     return here.read_bytes()
 
 
-def read(path: Path) -> dict:
-    """The record at `path`; UserError when it is not one."""
+def measured(run: Run, results: Path, kind: str, form: dict) -> dict:
+    """The same as plain data of a form. UserError too when it is damaged, or of another run."""
     try:
-        record = json.loads(path.read_text())
-        if not {"run", "rounds", "made"} <= set(record):
-            raise ValueError("it lacks run, rounds or made")
-        if not record["rounds"] or any(not r["acc"] for r in record["rounds"]):
-            raise ValueError("it has no rounds")
+        found = forms.check(forms.parsed(read_beside(run, results, kind)), {"digest": str} | form)
+        if found["digest"] != run.digest:
+            raise ValueError("it is of another run")
+        return found
+    except ValueError as error:
+        raise UserError(f"{run.beside(results, kind)} is not a measurement ({error}); delete it and run it again") \
+            from error
+
+
+def read(path: Path) -> dict:
+    """The record at `path`; UserError when it is not one, in what any reader uses."""
+    try:
+        record = forms.check(forms.parsed(path.read_text()), {"run": dict, "rounds": list, "made": MADE})
+        check(record["rounds"])
         return record
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error
+
+
+def check(rounds: list[dict]):
+    """ValueError unless these are the rounds of a run, all with the same measurements. Quick: thousands are read."""
+    if not rounds or not all(isinstance(r, dict) and r.get("acc") for r in rounds):
+        raise ValueError("it has no rounds")
+    wanted = [k for k in (*BY_NAME, *NUMBERS, "val_loss") if k in rounds[0]]
+    for r in rounds:
+        try:
+            percents = [v for k in BY_NAME if k in r for v in r[k].values()]
+            right = (type(r["round"]) is int and all(k in r for k in wanted) and all(0 <= v <= 100 for v in percents)
+                     and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
+                     and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
+        except (KeyError, TypeError, AttributeError):
+            right = False
+        if not right:
+            raise ValueError(f"its round {r.get('round', '')} is not whole")

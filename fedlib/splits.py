@@ -4,7 +4,6 @@ A rule sees a domain's labels and published parts, never its pixels, and has a s
 every run. `published` (the parts that the set was prepared with) is the rule where none is named.
 """
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedlib import forms
 from fedlib.errors import UserError, pick
 from fedlib.prepare import TEST, TRAIN, VAL
 from fedlib.seeds import generator
 
 STORED = Path(__file__).parent / "stored_splits"
+STORE = {"samples": int, "names": str, "test": str}     # of each domain
 DOMAINNET = ("domainnet", "domainnet_10", "domainnet_50", "domainnet_100", "domainnet_150")
 
 
@@ -154,12 +155,17 @@ def feddeap(d: Domain) -> Parts:
 def stored(name: str):
     """A split that only a list can say: per domain one bit for each sample, 1 is test (fedlib/stored_splits)."""
     def make(d: Domain) -> Parts:
-        file = json.loads((STORED / f"{name}.json").read_text())
-        kept = file["domains"].get(d.name)
+        path = STORED / f"{name}.json"
+        try:
+            kept = forms.check(forms.parsed(path.read_text()), {"domains": {str: STORE}})["domains"].get(d.name)
+            bits = int(kept["test"], 16) if kept else 0
+            if kept and not 0 <= bits.bit_length() <= kept["samples"] or bits < 0:
+                raise ValueError("it has more bits than samples")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is not a stored split ({error})") from error
         if kept is None or (kept["samples"], kept["names"]) != (len(d.y), d.names):
             raise UserError(f"the split '{name}' names the files of the complete {d.set}; the prepared {d.name} has "
                             "others (prepare the complete set again)")
-        bits = int(kept["test"], 16)
         test = torch.tensor([bits >> (len(d.y) - 1 - i) & 1 for i in range(len(d.y))], dtype=torch.bool)
         return Parts(where(~test), nothing(), where(test))
     return make

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from fedlib import prepare, records
+from fedlib import forms, prepare, records
 from fedlib.data import Client, batches
 from fedlib.errors import UserError
 from fedlib.methods.base import FedAvg, Protocol, autocast, optimiser
@@ -273,7 +273,10 @@ def choose(stack: str | int, run, workers: list, messages, number: int, device) 
     if stack != "auto":
         return most
     file, place = prepare.folder() / "stack.json", torch.device(device)
-    known = json.loads(file.read_text()) if file.exists() else {}
+    try:
+        known = forms.check(forms.parsed(file.read_text()), {str: int})
+    except (OSError, ValueError):       # none yet, or damaged: what is lost is measured again
+        known = {}
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else f"{place}, {torch.get_num_threads()} threads"
     shape = list(workers[0].client.train.x.shape[1:])
     key = json.dumps([name, run.method, run.net.net, run.net.width, shape, run.protocol.batch, run.protocol.precision,
@@ -284,7 +287,7 @@ def choose(stack: str | int, run, workers: list, messages, number: int, device) 
         known[key] = most if gain(workers[:most]) >= GAIN else 1
         with contextlib.suppress(UserError):        # another run may write too; what is lost is measured again
             records.write_bytes(file, json.dumps(known, indent=1).encode())
-    return known[key]
+    return max(1, min(most, known[key]))
 
 
 def gain(workers: list) -> float:

@@ -1,13 +1,12 @@
 """What is done, running, stopped, failed and missing of a table, what it has cost, and what the rest may cost."""
 import fcntl
-import json
 import statistics
 from collections import defaultdict
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from fedlib import failures, records, tables
+from fedlib import failures, forms, records, tables
 
 STATES = ("done", "running", "stopped", "failed", "missing")
 
@@ -46,9 +45,11 @@ def begun(planned, results: Path) -> float:
     for partial in places(planned, results, ".partial"):
         try:
             with safe_open(partial, "pt") as file:
-                rounds = json.loads(file.metadata()["about"])["rounds"]
-            return rounds[-1]["round"] / planned.run.protocol.rounds if rounds else 0.0
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+                about = forms.parsed((file.metadata() or {}).get("about", ""))
+            rounds = forms.check(about, {"rounds": [{"round": int}]})["rounds"]
+            last = rounds[-1]["round"] if rounds else 0
+            return min(1.0, max(0, last) / planned.run.protocol.rounds)
+        except (OSError, SafetensorError, ValueError):
             continue
     return 0.0
 

@@ -1,6 +1,5 @@
 """A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed; claims -> verdicts."""
 import functools
-import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedlib import attacks, budgets, cams, leakage, records
+from fedlib import attacks, budgets, cams, forms, leakage, records
 from fedlib.errors import UserError, pick
 
 PAPERS = resources.files("fedlib") / "papers"
@@ -18,6 +17,19 @@ PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, i
 
 # What a table may want beside a record: the module that measures and stores it.
 MEASURES = {"leakage": leakage, "budget": budgets, "attack": attacks, "cams": cams}
+
+# What a paper's file holds, as `forms.check` reads it; settings are checked where runs are planned.
+VALUES = {"settings?": dict, "at?": {str: dict}}
+ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "data?": dict,
+                "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
+HOW = {"data": dict, "net": dict, "protocol": dict}
+PAPER = {"paper": dict, "methods?": {str: VALUES},
+         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str} | {f"{p}?": HOW for p in PROFILES}},
+         "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
+                          "columns?": {str: str}, "data?": {str: dict}, "shows?": {str: [str]}, "leave_one_out?": bool,
+                          "transfer?": bool}},
+         "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
+                     | {"than": [str]}]}
 
 # Which rounds count. Applied on reading, so one set of records answers every rule.
 SELECT = {"last": lambda rounds: rounds[-1:],
@@ -116,15 +128,29 @@ class Table:
 
 
 def papers() -> dict[str, dict]:
-    """Every paper's TOML, by id."""
-    return {f.name[:-5]: parsed(f.read_text()) for f in sorted(PAPERS.iterdir(), key=lambda f: f.name)
-            if f.name.endswith(".toml")}
+    """Every paper's TOML, by id. UserError: one of them is something else."""
+    return {f.name[:-5]: paper(f) for f in sorted(PAPERS.iterdir(), key=lambda f: f.name) if f.name.endswith(".toml")}
+
+
+def paper(path) -> dict:
+    """One paper's TOML. UserError: it is not what PAPER says, or names a row twice or a block that is not there."""
+    try:
+        return checked(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} does not describe a paper's tables ({error})") from error
 
 
 @functools.lru_cache        # of a text, not of a file: a changed one is parsed again
-def parsed(text: str) -> dict:
-    """TOML as plain data, for reading only."""
-    return tomllib.loads(text)
+def checked(text: str) -> dict:
+    """A paper's TOML as plain data, for reading only. ValueError: it is something else."""
+    content = forms.check(forms.toml(text), PAPER)
+    for name, table in content["tables"].items():
+        rows = [r["name"] for r in table["rows"]]
+        if len(rows) > len(set(rows)):
+            raise ValueError(f"two rows of {name} have one name")
+        if absent := set(table["blocks"]) - set(content["blocks"]):
+            raise ValueError(f"{name} has a block '{min(absent)}' that is not there")
+    return content
 
 
 def idents() -> list[str]:
@@ -161,6 +187,9 @@ def found(table: Table, profile: str, results: Path, seeds=None, when: str = "")
     for p in table.runs(profile, seeds):
         if (path := p.run.path(results)).exists():
             record = records.read(path)
+            for k in [k for k, wanted in (("unseen", p.unseen), ("transfer", table.transfer)) if wanted]:
+                if k not in record["rounds"][0]:
+                    raise UserError(f"{path} has no '{k}', which {table.id} shows; delete it and run it again")
             if p.unseen:
                 record["rounds"] = [r | {"acc": r["unseen"]} for r in record["rounds"]]
             if table.transfer:
@@ -188,7 +217,7 @@ def _best(rounds, key):
 def _least_loss(rounds):
     if "val_loss" not in rounds[0]:
         raise UserError("these runs have no validation split, so its loss cannot choose a round")
-    return min(rounds, key=lambda r: r["val_loss"])     # the first of equal ones
+    return min(rounds, key=lambda r: (r["val_loss"] != r["val_loss"], r["val_loss"]))   # the first of equal ones
 
 
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
@@ -289,7 +318,8 @@ def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
     """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost."""
     lines = [{"block": p.block, "runs": 1, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
               "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}", "hours": made["seconds"] / 3600,
-              "data": made["data"]["digest"][:12], **{k: made[k] for k in ("hardware", "commit", "torch")}}
+              "data": made.get("data", {}).get("digest", "unknown")[:12],
+              **{k: made.get(k, "unknown") for k in ("hardware", "commit", "torch")}}
              for p, made in ((p, record["made"]) for p, record in found(table, profile, results))]
     if not lines:
         return pd.DataFrame()

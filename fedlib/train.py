@@ -3,8 +3,8 @@ import copy
 import fcntl
 import json
 import os
-import shutil
 import time
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedlib import encoders, machine, records, transfer
+from fedlib import encoders, forms, machine, records, transfer
 from fedlib import stack as stacked
 from fedlib.data import Client, Federation, as_input
 from fedlib.errors import UserError
@@ -24,7 +24,8 @@ from fedlib.partition import federate
 from fedlib.seeds import generator
 from fedlib.tower import PromptHead, Tower
 
-CHECKPOINT = 1      # format of the partial files; another number is not continued
+CHECKPOINT = 2      # format of the partial files; another number is not continued
+DAMAGED = (SafetensorError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)
 
 
 class Busy(UserError):
@@ -112,7 +113,10 @@ class Worker:
         return {"net": own, "state": self.client.state}
 
     def restore(self, kept: dict):
-        """The inverse of `kept`."""
+        """The inverse of `kept`. ValueError: what is kept is of another net."""
+        net, own = kept.get("net", {}), self.kept()["net"]
+        if net.keys() != own.keys() or any((net[k].dtype, net[k].shape) != (v.dtype, v.shape) for k, v in own.items()):
+            raise ValueError(f"what client {self.client.id} keeps is of another net")
         load(self.client.net, to_device(kept.get("net", {}), self.device))
         self.client.state = to_device(kept.get("state", {}), self.device)
 
@@ -184,15 +188,18 @@ def beside(run: records.Run, results: Path, kind: str, content, device="cpu", sa
     A record does not hold the net, so a run that has one is trained once more, aside; without one this training's is
     kept. A run that was interrupted continues. Raises what `train` raises.
     """
-    here, aside = run.beside(results, kind), Path(results) / f".{kind}"
-    if here.exists():
-        return here
-    run.path(aside).unlink(missing_ok=True)     # left by a process that was killed between the two files
-    record = train(run, aside, device, say, deadline, stack=stack,
-                   after=lambda *end: records.write_bytes(here, content(*end)))
-    if not run.path(results).exists():
-        shutil.copyfile(record, run.path(results))
-    record.unlink()
+    here, path, aside = run.beside(results, kind), run.path(results), run.path(Path(results) / f".{kind}")
+    with locked(here.with_name(f"{here.name}.lock")):
+        if here.exists() and path.exists():
+            aside.unlink(missing_ok=True)       # left by a process that was killed at the end
+            return here
+        if not here.exists():
+            aside.unlink(missing_ok=True)       # it was removed, so it must be measured again
+        record = train(run, Path(results) / f".{kind}", device, say, deadline, stack=stack,
+                       after=lambda *end: records.write_bytes(here, content(*end)))
+        if not path.exists():
+            records.write_bytes(path, record.read_bytes())
+        record.unlink()
     return here
 
 
@@ -332,7 +339,7 @@ def checkpoint(partial: Path, run, server, workers, rounds: list[dict]):
     state = {"server": {k: v for k, v in vars(server).items() if k.endswith("_")},
              "clients": {w.client.id: w.kept() for w in workers}}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(state).items()}
-    about = {"format": CHECKPOINT, "digest": run.digest, "rounds": rounds}
+    about = {"format": CHECKPOINT, "digest": run.digest, "sum": checksum(tensors, rounds), "rounds": rounds}
     records.write_bytes(partial, save(tensors, {"about": json.dumps(about)}))
 
 
@@ -342,17 +349,50 @@ def resume(partial: Path, run, server, workers, device) -> list[dict]:
         return []
     try:
         with safe_open(partial, "pt") as file:
-            about = json.loads((file.metadata() or {}).get("about", "{}"))
-            state = unflatten({k: file.get_tensor(k) for k in file.keys()})
-    except (SafetensorError, ValueError, OSError) as error:
-        raise UserError(f"{partial} is not a checkpoint ({error}); delete it to start the run afresh") from error
-    if about.get("format") != CHECKPOINT or about.get("digest") != run.digest:
-        raise UserError(f"{partial} belongs to another run or version; delete it to start the run afresh")
-    for k, v in state.get("server", {}).items():
+            about = forms.parsed((file.metadata() or {}).get("about", "{}"))
+            tensors = {k: file.get_tensor(k) for k in file.keys()}
+        if not isinstance(about, dict) or (about.get("format"), about.get("digest")) != (CHECKPOINT, run.digest):
+            raise UserError(f"{partial} belongs to another run or version; delete it to start the run afresh")
+        records.check(forms.check(about, {"rounds": list})["rounds"])
+        if about.get("sum") != checksum(tensors, about["rounds"]):
+            raise ValueError("its numbers are not those that were written")
+        restore(unflatten(tensors), server, workers, device)
+    except DAMAGED as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"{partial} is not a checkpoint ({why}); delete it to start the run afresh") from error
+    return about["rounds"]
+
+
+def checksum(tensors: dict, rounds: list[dict]) -> int:
+    """CRC-32 over all of a checkpoint: a disk that lost its power may keep a file's length and not what was in it."""
+    crc = zlib.crc32(json.dumps(rounds).encode())
+    for k, v in sorted(tensors.items()):
+        crc = zlib.crc32(f"{k} {v.dtype} {tuple(v.shape)} ".encode(), crc)
+        crc = zlib.crc32(v.reshape(-1).view(torch.uint8).numpy(), crc)
+    return crc
+
+
+def restore(state: dict, server, workers, device):
+    """Server and clients as a checkpoint has them. ValueError: it is of another server, or of other clients or nets."""
+    kept, clients = state.pop("server", {}), state.pop("clients", {})
+    own = {k: v for k, v in vars(server).items() if k.endswith("_")}
+    if state or kept.keys() - own.keys() or clients.keys() - {w.client.id for w in workers}:
+        raise ValueError("it has parts that the run has not")
+    same_entries(flatten(kept), flatten(own))
+    for k, v in kept.items():
         setattr(server, k, to_device(v, device) if isinstance(v, dict) else v.to(device))
     for worker in workers:
-        worker.restore(state.get("clients", {}).get(worker.client.id, {}))
-    return about["rounds"]
+        worker.restore(clients.get(worker.client.id, {}))
+
+
+def same_entries(kept: dict, own: dict):
+    """ValueError unless everything that is there at the start is kept, of the same type and number of dimensions, and,
+    where it has entries by name, of the same shape."""
+    for k, v in own.items():
+        if k not in kept:
+            raise ValueError(f"it lacks {k}")
+        if (kept[k].dtype, kept[k].dim()) != (v.dtype, v.dim()) or "/" in k and kept[k].shape != v.shape:
+            raise ValueError(f"its {k} is {kept[k].dtype} {tuple(kept[k].shape)}, not {v.dtype} {tuple(v.shape)}")
 
 
 @contextmanager
@@ -369,7 +409,7 @@ def locked(path: Path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise Busy(f"{path.stem} is being trained by another process") from error
-        if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+        if not os.fstat(file.fileno()).st_nlink:        # it was unlinked between the two calls
             raise Busy(f"{path.stem} was just finished by another process")
         try:
             yield

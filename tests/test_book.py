@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from html import unescape
 from pathlib import Path
@@ -189,6 +190,48 @@ def test_a_broken_notebook_fails_and_is_not_taken_for_done(book):
         assert not (book / "build/book/_build").exists()
     write(book, new_code_cell("print(1)"))
     assert build(book, "--only", "one").returncode == 0
+
+
+def three(book, *cells):
+    """Notebooks one, two and three; the second has these cells."""
+    chapters = [{"file": f"notebooks/{name}"} for name in ("one", "two", "three")]
+    toc = {"format": "jb-book", "root": "book/index", "parts": [{"caption": "Part", "chapters": chapters}]}
+    (book / "book/_toc.yml").write_text(yaml.safe_dump(toc))
+    for name in ("two", "three", "one"):
+        write(book, *(cells if name == "two" else [new_code_cell("print(1)")]))
+        if name != "one":
+            shutil.copy(book / "notebooks/one.ipynb", book / f"notebooks/{name}.ipynb")
+
+
+@pytest.mark.parametrize("cell,arguments,says", [
+    ("import os\nos.kill(os.getpid(), 9)", [], "notebook two failed; its error is in the lines above"),
+    ("import time\nopen('kernel', 'w').write(str(__import__('os').getpid()))\ntime.sleep(3600)",
+     ["--limit", "1"], "notebook two took longer than 1 minutes and was stopped"),
+])
+def test_a_notebook_that_dies_or_hangs_is_named_and_stops_no_other(cell, arguments, says, book):
+    three(book, new_code_cell(cell))
+    ran = build(book, *arguments)
+    assert ran.returncode == 1 and says in ran.stderr.splitlines()[-1]
+    assert arguments or "died" in ran.stderr.lower()
+    done = {p.name for p in (book / "build/book/notebooks").iterdir()}
+    assert done == {"one.ipynb", "three.ipynb"} and not (book / "build/book/_build").exists()
+    if arguments:       # its kernel is gone too
+        kernel = Path("/proc", (book / "notebooks/kernel").read_text())
+        for _ in range(100):
+            if not kernel.exists() or "\nState:\tZ" in (kernel / "status").read_text():
+                break
+            time.sleep(0.2)
+        else:
+            pytest.fail("its kernel still runs")
+    shutil.copy(book / "notebooks/one.ipynb", book / "notebooks/two.ipynb")
+    again = build(book, "--only", "one", "--only", "two", "--only", "three")
+    assert again.returncode == 0 and again.stdout.count("up to date") == 2
+
+
+def test_a_file_that_is_no_notebook_gets_one_line(book):
+    (book / "notebooks/one.ipynb").write_text('{"cells": [')
+    ran = build(book)
+    assert ran.returncode == 1 and len(ran.stderr.splitlines()) == 1 and "one.ipynb is not a notebook" in ran.stderr
 
 
 def test_a_figure_without_alt_text_is_refused(book):

@@ -144,19 +144,21 @@ def test_a_child_says_by_its_exit_code_that_time_stopped_it(fedlib, small, tmp_p
 
 def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_path):
     fresh, committed = small.path(tmp_path / "fresh"), small.path(tmp_path / "committed")
-    record = {"run": small.spec, "made": {}, "rounds": [{"acc": {"scans": 50.0, "street": 20.0}}]}
+    def one(street):
+        return [{"round": 1, "acc": {"scans": 50.0, "street": street}}]
+    record = {"run": small.spec, "made": {"seconds": 1.0}, "rounds": one(20.0)}
     records.write(fresh, record)
     args = ("check", tmp_path / "fresh", "--results", tmp_path / "committed", "--tolerance", 2)
     assert fedlib(*args)[:2] == (0, "1 fresh records: 0 equal to the committed ones in every accuracy, "
                                     "0 differ by at most 0.00 points, 1 are new\n")
     for street, code, words in [(20.0, 0, ": 1 equal"), (23, 0, "1 differ by at most 1.50"), (15, 1, "2.50 poi")]:
-        records.write(committed, record | {"rounds": [{"acc": {"scans": 50.0, "street": street}}]})
+        records.write(committed, record | {"rounds": one(street)})
         found, out, err = fedlib(*args)
         assert found == code and words in out and (small.digest in err) == bool(code)
     made = {"hardware": "a processor", "torch": "2.15.0", "threads": 1}
     for other, code in [(made, 1), (made | {"hardware": "another"}, 0), ({}, 0)]:       # alike: it must be equal
-        records.write(fresh, record | {"made": made})
-        records.write(committed, record | {"made": other, "rounds": [{"acc": {"scans": 50.0, "street": 20.1}}]})
+        records.write(fresh, record | {"made": {"seconds": 1.0} | made})
+        records.write(committed, record | {"made": {"seconds": 1.0} | other, "rounds": one(20.1)})
         assert fedlib(*args)[0] == code
     records.write(committed, record | {"rounds": record["rounds"] * 2})     # stopped early elsewhere
     assert fedlib(*args)[0] == 1

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import numbers, small_run
-from safetensors.torch import save
+from conftest import net_of, numbers, small_run
+from killed_runs import short
+from safetensors.torch import load, save
 
-from fedlib import batch, cli, machine, records, tables, train
+from fedlib import batch, cli, failures, machine, prepare, records, status, tables, train
 from fedlib.errors import UserError
 
 HERE = Path(__file__).parent
@@ -92,6 +93,7 @@ train.train(conftest.small_run("MOON", net="linear", rounds=3), Path(sys.argv[1]
 
 
 def test_a_run_killed_while_it_writes_leaves_no_rubbish(tmp_path):
+    prepare.load("tiny_digits")         # it writes too
     done = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, tmp_path / "killed"], cwd=HERE,
                           env=os.environ | {"PYTHONPATH": str(HERE.parent)})
     assert done.returncode == -signal.SIGKILL
@@ -101,6 +103,91 @@ def test_a_run_killed_while_it_writes_leaves_no_rubbish(tmp_path):
     train.train(run, tmp_path / "killed")
     assert names(path.parent) == [path.name]
     assert same(records.read(path), records.read(train.train(run, tmp_path / "whole")))
+
+
+def killed(what: str, folder: Path, how) -> dict:
+    """What tests/killed_runs.py saw."""
+    ran = subprocess.run([sys.executable, HERE / "killed_runs.py", what, folder, str(how)], capture_output=True,
+                         text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parent}:{HERE}"})
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.timeout(1800)
+def test_fifty_kills_at_random_moments_lose_nothing(tmp_path):
+    run = short(rounds=60)
+    found = killed("random", tmp_path / "killed", 50)
+    assert found["kills"] == 50 and found["progress"] == sorted(found["progress"]) and len(set(found["progress"])) > 5
+    assert names(run.path(tmp_path / "killed").parent) == [run.path(tmp_path).name]
+    assert same(*(records.read(p) for p in (run.path(tmp_path / "killed"), train.train(run, tmp_path / "whole"))))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind,least,endings", [("train", 12, [".json"]), ("budget", 20, [".budget", ".json"])])
+def test_a_kill_at_any_operation_on_a_file_loses_nothing(kind, least, endings, tmp_path):
+    run = short()
+    found = killed("each", tmp_path, kind)
+    assert found["killed"] == len(found["left"]) >= least
+    files = [run.path("").with_suffix(e).as_posix() for e in endings]
+    assert all(left == files for left in found["left"]), found
+    whole = records.read(train.train(run, tmp_path / "whole"))
+    for number in range(1, found["killed"] + 1):
+        assert same(records.read(run.path(tmp_path / str(number))), whole)
+
+
+# damaged records and checkpoints
+
+def cuts(content: bytes):
+    """What a power cut may leave of a file: its beginning, and its beginning with zeros to its length."""
+    for k in range(len(content)):
+        yield content[:k]
+        if content[k:].strip(b"\0"):
+            yield content[:k] + bytes(len(content) - k)
+
+
+def test_a_record_cut_at_any_byte_is_no_record(tmp_path):
+    run = short()
+    path = train.train(run, tmp_path)
+    content, whole = path.read_bytes(), records.read(path)
+    for left in cuts(content):
+        path.write_bytes(left)
+        if left.strip(b"\0\n") == content.strip():      # all but the newline at its end
+            assert left[len(content) - 1:] or records.read(path) == whole
+            continue
+        with pytest.raises(UserError, match="is not a record .*; delete it and run it again"):
+            records.read(path)
+
+
+def test_a_checkpoint_cut_at_any_byte_is_no_checkpoint(tmp_path):
+    run = short("FedAvg")
+    with pytest.raises(Cut):
+        train.train(run, tmp_path, say=cut)
+    partial = run.path(tmp_path).with_suffix(".partial")
+    content, federation = partial.read_bytes(), train.federate(run.data, run.seed)
+    server = train.make(run.method, run.settings, run.protocol)
+    server.setup(net_of(run, federation.clients[0]))
+    assert len(train.resume(partial, run, server, [], "cpu")) == 1
+    for left in cuts(content):
+        partial.write_bytes(left)
+        with pytest.raises(UserError, match="is not a checkpoint .*; delete it to start the run afresh"):
+            train.resume(partial, run, server, [], "cpu")
+    assert partial.read_bytes() == left
+
+
+def test_a_temporary_file_cut_at_any_byte_is_overwritten_and_never_read(tmp_path, monkeypatch):
+    run = short()
+    path = train.train(run, tmp_path / "whole")
+    content, again = path.read_bytes(), run.path(tmp_path / "again")
+    again.parent.mkdir(parents=True)
+    planned = tables.Planned("FedDyn", "b", 0, run)
+    monkeypatch.setattr(os, "fsync", lambda file: None)     # thousands of them
+    for k in range(len(content)):
+        again.with_name(f".{again.name}.tmp").write_bytes(content[:k])
+        assert status.state(planned, tmp_path / "again") == "missing"
+        assert not batch.differences(tmp_path / "again", tmp_path / "whole")
+        records.write_bytes(again, content)
+        assert names(again.parent) == [again.name] and again.read_bytes() == content
+        again.unlink()
 
 
 # damaged checkpoints
@@ -127,7 +214,177 @@ def test_a_foreign_checkpoint_is_refused(about, halfway, tmp_path):
         train.train(run, tmp_path)
 
 
-# a full disk
+def resaved(partial: Path, change, **about):
+    """The checkpoint with other tensors or metadata, and a right sum."""
+    tensors = load(partial.read_bytes())
+    with train.safe_open(partial, "pt") as file:
+        said = json.loads(file.metadata()["about"])
+    change(tensors)
+    said |= {"sum": train.checksum(tensors, said["rounds"])} | about
+    partial.write_bytes(save(tensors, {"about": json.dumps(said)}))
+
+
+@pytest.mark.parametrize("change,words", [
+    (lambda t: t.update({"server/global_/head.weight": t["server/global_/head.weight"].double()}), "torch.float64"),
+    (lambda t: t.update({"server/global_/head.weight": torch.ones(1, 1)}), r"\(1, 1\)"),
+    (lambda t: t.pop("server/global_/head.weight"), "it lacks global_/head.weight"),
+    (lambda t: t.update({"server/aggregate": torch.ones(1)}), "parts that the run has not"),
+    (lambda t: t.update({"clients/9/state/z": torch.ones(1)}), "parts that the run has not"),
+    (lambda t: t.update({"clients/0/net/head.weight": torch.ones(1)}), "client 0 keeps is of another net")])
+def test_a_checkpoint_of_another_version_of_the_code_is_refused(change, words, halfway, tmp_path):
+    """Its format and its run are the same, but not what it holds: torch would fit some of it silently."""
+    run, partial = halfway
+    resaved(partial, lambda tensors: None)
+    records.read(train.train(run, tmp_path))        # the same, saved again, is taken
+    run.path(tmp_path).unlink()
+    with pytest.raises(Cut):
+        train.train(run, tmp_path, say=cut)
+    resaved(partial, change)
+    with pytest.raises(UserError, match=f"is not a checkpoint .*{words}"):
+        train.train(run, tmp_path)
+
+
+@pytest.mark.parametrize("other", ["format", "seed", "version"])
+def test_a_checkpoint_of_another_run_under_this_name_is_refused(other, halfway, tmp_path, monkeypatch):
+    run, partial = halfway
+    if other == "format":
+        resaved(partial, lambda tensors: None, format=train.CHECKPOINT + 1)
+    elif other == "seed":
+        run = small_run("FedProto", {"average": True}, net="linear", seed=1)
+    else:
+        monkeypatch.setattr(train.make("FedProto").__class__, "version", 99)
+    assert other == "format" or run.path(tmp_path).with_suffix(".partial") != partial
+    partial.rename(run.path(tmp_path).with_suffix(".partial"))
+    with pytest.raises(UserError, match="belongs to another run or version; delete it"):
+        train.train(run, tmp_path)
+
+
+# a clock that jumps
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
+    whole = records.read(train.train(short(), tmp_path / "whole"))
+    jumps = iter(range(10**6))
+    monkeypatch.setattr(time, "time", lambda: 1e9 * (-1) ** next(jumps))
+
+    class Clock(machine.datetime.datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return cls(1970 + next(jumps) % 2 * 100, 1, 1, tzinfo=zone)
+    monkeypatch.setattr(machine.datetime, "datetime", Clock)
+    jumped = records.read(train.train(short(), tmp_path / "jumped"))
+    assert same(jumped, whole) and jumped["made"]["started"][:4] in ("1970", "2070")
+    assert 0 <= jumped["made"]["seconds"] < 300 and all(0 <= r["seconds"] < 300 for r in jumped["rounds"])
+    planned = tables.Planned("FedDyn", "b", 0, short(rounds=10**6), table="t", profile="mini")
+    start = time.monotonic()
+    with pytest.raises(train.OutOfTime):
+        batch.one(planned, tmp_path / "budget", budget=0.5, say=lambda line: None)
+    assert time.monotonic() - start < 120
+
+
+def test_only_the_clean_up_of_a_day_asks_for_the_time_of_day():
+    asks = [p.name for p in sorted((HERE.parent / "fedlib").rglob("*.py")) if "time.time()" in p.read_text()]
+    assert asks == ["prepare.py"]
+
+
+# a full disk, a folder that cannot be written
+
+def in_a_room_of_its_own(script: str, *mounts: str, folder: Path) -> dict:
+    """What a Python script prints as JSON in a process with its own mounts below the folder. Skipped without root."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("mounts need root")
+    folder.mkdir(exist_ok=True)
+    ran = subprocess.run(["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", sys.executable, "-c",
+                          script, folder], capture_output=True, text=True, cwd=HERE,
+                         env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}", "OMP_NUM_THREADS": "1"})
+    if "mount:" in ran.stderr:
+        pytest.skip("this root may not mount")
+    assert ran.returncode == 0 and "Traceback" not in ran.stderr, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+FULL = """
+import contextlib, io, json, sys
+from pathlib import Path
+import killed_runs
+from fedlib import cli, records, train
+from fedlib.errors import UserError
+place, seen = Path(sys.argv[1]), []
+run = killed_runs.short(rounds=3)
+def fill(event):
+    with contextlib.suppress(OSError), open(place / "full", "ab", buffering=0) as file:
+        while file.write(b"x" * 256):
+            pass
+try:
+    train.train(run, place, say=fill)
+except UserError as error:
+    seen.append(str(error))
+left = [p.suffix for p in run.path(place).parent.iterdir()]
+err = io.StringIO()
+with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+    code = cli.call(["train", "FedAvg", "--data", "tiny_features", "--rounds", "1", "--set", "net=linear",
+                     "--out", place / "o"])
+(place / "full").unlink()
+rounds = []
+train.train(run, place, say=lambda e: rounds.append(e["round"]))
+print(json.dumps({"said": seen, "left": left, "code": code, "err": err.getvalue(), "rounds": rounds,
+                  "record": records.read(run.path(place)),
+                  "end": [p.suffix for p in run.path(place).parent.iterdir()]}))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_disk_that_is_full_in_mid_run_loses_nothing(tmp_path):
+    where = tmp_path / "disk"
+    found = in_a_room_of_its_own(FULL, f"mount -t tmpfs -o size=256k tmpfs {where}", folder=where)
+    text, = found["said"]
+    assert "cannot write" in text and text.endswith("No space left on device")
+    assert found["left"] == [".partial"] and found["rounds"] == [2, 3] and found["end"] == [".json"]
+    assert found["code"] == 2 and found["err"].count("\n") == 1 and "No space left on device" in found["err"]
+    assert same(found["record"], records.read(train.train(short(rounds=3), tmp_path / "whole")))
+
+
+READ_ONLY = """
+import contextlib, io, json, sys
+import conftest
+from fedlib import cli, tables
+place, found = sys.argv[1], {}
+for command in (["train", "FedAvg", "--data", "tiny_features", "--set", "net=linear", "--rounds", "1", "--out", place],
+                *(["run", "i2pfl/table2", "--only", "FedAvg", "--seeds", "7", "--results", place, *how]
+                  for how in (["--jobs", "1"], ["--seeds", "7,8"])),
+                ["show", "i2pfl/table2", "--results", place], ["status", "i2pfl/table2", "--results", place],
+                ["tables", "--results", place]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.call(command)
+    found[" ".join([command[0], command[-1]])] = code, err.getvalue()
+print(json.dumps(list(found.values())))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_folder_that_can_only_be_read(tmp_path):
+    """Writing is refused in one line, and what only reads works."""
+    prepare.load("tiny_features")
+    where = tmp_path / "r"
+    found = in_a_room_of_its_own(READ_ONLY, f"mount --bind {where} {where}", f"mount -o remount,ro,bind {where}",
+                                 folder=where)
+    for code, err in found[:3]:
+        assert code in (1, 2) and err.count("\n") == 1 and "Read-only file system" in err
+    assert found[3:] == [[0, ""]] * 3
+    assert not any(where.iterdir())
+
+
+def test_a_limit_on_the_size_of_files_is_named(tmp_path):
+    code = ("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+            "import conftest\nfrom fedlib import cli\nsys.exit(cli.call(sys.argv[1:]))")
+    prepare.load("tiny_features")
+    ran = subprocess.run([sys.executable, "-c", code, "train", "FedAvg", "--data", "tiny_features", "--set",
+                          "net=linear", "--rounds", "2", "--out", tmp_path / "r"], capture_output=True, text=True,
+                         cwd=HERE, env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"})
+    lines = [line for line in ran.stderr.splitlines() if "FedAvg: " not in line]        # the progress bar's
+    assert ran.returncode == 2 and len(lines) == 1 and lines[0].endswith("File too large"), ran.stderr
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("kind", [".partial", ".json"])
@@ -171,6 +428,16 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(tmp_
     monkeypatch.setattr(train, "loop", lambda *a: pytest.fail("trained again"))
     monkeypatch.setattr(type(path), "exists", lambda p: next(there) if p == path else os.path.exists(p))
     assert train.train(run, tmp_path) == path and next(there, None) is None
+
+
+@pytest.mark.timeout(900)
+def test_four_processes_that_begin_the_same_run_at_once_make_one_record(tmp_path):
+    run, found = short(), killed("race", tmp_path, 5)
+    assert all(set(codes) <= {0, 3} and 0 in codes for codes in found["codes"]), found
+    assert 3 in sum(found["codes"], [])
+    assert found["left"] == [[run.path("").as_posix()]] * 5
+    whole = records.read(train.train(run, tmp_path / "whole"))
+    assert all(same(records.read(run.path(tmp_path / str(i))), whole) for i in range(5))
 
 
 # divergence
@@ -252,6 +519,8 @@ def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planne
     log = tmp_path / "r" / ".logs" / f"FedProx-{bad.run.digest}.log"
     assert problem.startswith("FedProx, b, seed 0: FedProx (seed 0) diverged in round 1") and str(log) in problem
     assert "diverged" in log.read_text() and names(log.parent) == [log.with_suffix(".failed").name, log.name]
+    failure = failures.read(bad, tmp_path / "r")
+    assert failure["kind"] == failures.MISTAKE and "diverged in round 1: the loss is not finite" in failure["why"]
     assert names(tmp_path / "r" / "tiny_digits") == sorted(p.run.path(tmp_path).name for p in good)
     for p in good:
         alone = records.read(train.train(p.run, tmp_path / "alone"))

@@ -41,7 +41,7 @@ def table(tmp_path, monkeypatch):
 
 def keep(planned, results, seconds):
     made = {"seconds": seconds}
-    records.write(planned.run.path(results), {"run": {}, "rounds": [{"acc": {"scans": 1.0}}], "made": made})
+    records.write(planned.run.path(results), {"run": {}, "rounds": [{"round": 1, "acc": {"scans": 1.0}}], "made": made})
 
 
 class Cut(Exception):

@@ -86,7 +86,7 @@ def test_the_digest_ignores_order_spelling_and_defaults():
 
 def test_a_record_survives_the_file(tmp_path):
     run = records.plan(**PLAIN)
-    record = {"run": run.spec, "rounds": [{"acc": {"scans": 1.5}}], "made": {}}
+    record = {"run": run.spec, "rounds": [{"round": 1, "acc": {"scans": 1.5}}], "made": {"seconds": 1.0}}
     records.write(run.path(tmp_path), record)
     assert run.path(tmp_path).name == f"FedProx-{run.digest}.json"
     assert records.read(run.path(tmp_path)) == json.loads(json.dumps(record))

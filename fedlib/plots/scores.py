@@ -295,6 +295,7 @@ def standing(ranked, groups, difference: float, label: str = "rank (1 is the bes
                 markerfacecolor="none", label=name)
     ax.set_yticks(place, means.index)
     ax.set_ylim(len(means) - 0.4, -0.6)
+    ax.set_xlim(0, len(means) + 1)
     ax.set_xlabel(label)
     ax.grid(True)
     ax.spines[["top", "right"]].set_visible(False)

@@ -341,6 +341,30 @@ def verdicts(table: Table, profile: str, results: Path, rule: str | None = None,
     return pd.DataFrame(lines, columns=["id", "source", "says", "verdict", "evidence", "note"])
 
 
+def judged(results: Path) -> pd.DataFrame:
+    """Every claim of every paper, once: paper, table, block, id, source, says, profile, verdict, evidence, note.
+
+    The verdict is that of the strongest profile that decides it: paper, then lite, then mini. profile is "" where none
+    does; the evidence is then that of the strongest profile in which the block can be run.
+    """
+    frames = []
+    for table in filter(lambda t: t.claims, map(load, idents())):
+        blocks = pd.Series({c["id"]: c["block"] for c in table.claims}, dtype=object)
+        lines = []
+        for profile in ("paper", "lite", "mini"):
+            found = verdicts(table, profile, results)
+            found = found.assign(profile=profile, block=found.id.map(blocks))
+            lines.append(found[[profile in table.blocks[b] for b in found.block]])
+        paper, name = table.id.split("/")
+        lines = pd.concat(lines).assign(paper=paper, table=name)
+        open_ = lines.verdict == "not run"
+        lines = lines.assign(open=open_).sort_values("open", kind="stable").drop_duplicates("id")
+        frames.append(lines.set_index("id").loc[[c["id"] for c in table.claims]].reset_index())
+    every = pd.concat(frames, ignore_index=True)
+    every.loc[every.open, "profile"] = ""
+    return every[["paper", "table", "block", "id", "source", "says", "profile", "verdict", "evidence", "note"]]
+
+
 def verdict(claim: dict, cells: pd.DataFrame) -> dict:
     """{"verdict", "evidence"} of one claim from the lines of `values`."""
     part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]

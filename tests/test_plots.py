@@ -400,3 +400,28 @@ def test_pairs_join_a_hollow_and_a_full_dot_and_ring_the_one_that_is_named():
 def test_pairs_without_rings():
     frame = pd.DataFrame([("a", "Digits", 1.0, 2.0)], columns=["row", "dataset", "before", "after"])
     assert legend(plots.pairs(frame)) == ["before", "after"]
+
+
+def test_standing_sorts_by_mean_rank_and_shades_what_the_best_cannot_be_told_from():
+    ranked = pd.DataFrame({"b": [3.0, 2.0, 3.0], "a": [1.0, 1.0, 2.0], "c": [2.0, 3.0, 1.0]})
+    figure = plots.standing(ranked, ["PACS", "PACS", "Digits"], 1.5)
+    (ax,) = figure.axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "c", "b"]
+    assert legend(figure) == ["PACS", "Digits", "all"]
+    dots = ax.containers[0].lines[0].get_xdata()
+    assert list(dots) == pytest.approx([4 / 3, 2, 8 / 3])
+    bar = ax.containers[0].lines[2][0].get_segments()[0]
+    assert bar[1][0] - bar[0][0] == pytest.approx(1.5)      # half of it to either side
+    band = ax.patches[0]
+    assert (band.get_x(), band.get_width()) == pytest.approx((4 / 3, 1.5))
+    pacs = next(line for line in ax.lines if line.get_label() == "PACS")
+    assert list(pacs.get_xdata()) == [1.0, 2.5, 2.5]
+
+
+def test_tally_stacks_and_writes_the_numbers_that_are_not_zero():
+    counts = pd.DataFrame({"yes": [3, 0], "no": [1, 4]}, index=["one", "two"])
+    figure = plots.tally(counts, inks={"yes": ("#009E73", "white"), "no": ("#D55E00", "white")})
+    (ax,) = figure.axes
+    assert sorted(t.get_text() for t in ax.texts) == ["1", "3", "4"]
+    assert [p.get_x() for p in ax.patches] == [0, 0, 3, 0] and [p.get_width() for p in ax.patches] == [3, 0, 1, 4]
+    assert legend(figure) == ["yes", "no"]

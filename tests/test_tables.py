@@ -323,6 +323,22 @@ def test_verdicts_of_a_table_come_from_its_records(tmp_path):
     assert set(tables.verdicts(table, "lite", tmp_path).verdict) == {"not run"}
 
 
+def test_every_claim_is_judged_once_by_the_strongest_profile_that_decides_it(tmp_path):
+    every = tables.judged(tmp_path)
+    assert list(every.id) == [c["id"] for ident in tables.idents() for c in tables.load(ident).claims]
+    assert set(every.verdict) == {"not run"} and set(every.profile) == {""}
+
+    table = tables.load(TABLE2)
+    fill(tmp_path, table, "lite", lambda row, seed: 80.0 + seed if row == "MOON" else 70.0)
+    lite = tables.judged(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
+    assert (lite.profile, lite.verdict, lite.paper, lite.table) == ("lite", "reproduced", "i2pfl", "table2")
+    fill(tmp_path, table, "paper", lambda row, seed: 60.0 if row == "MOON" else 70.0)
+    every = tables.judged(tmp_path).set_index("id")
+    paper = every.loc["table2-pacs-contrastive-moon"]
+    assert (paper.profile, paper.verdict, paper.evidence[:6]) == ("paper", "not reproduced", "-10.00")
+    assert every.loc["table3-pacs-best"].profile == ""      # of a table that has no records
+
+
 def test_the_readme_shows_what_the_records_give():
     """`python book/readme.py` writes its table."""
     root = Path(__file__).parent.parent

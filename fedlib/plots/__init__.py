@@ -20,10 +20,22 @@ from fedlib.plots.looks import (
     look,
     styled,
 )
-from fedlib.plots.scores import bars, curves, differences, draws, lines, matrix, pairs, radar, sensitivity
+from fedlib.plots.scores import (
+    bars,
+    curves,
+    differences,
+    draws,
+    lines,
+    matrix,
+    pairs,
+    radar,
+    sensitivity,
+    standing,
+    tally,
+)
 from fedlib.plots.spaces import drift, plane, shadows, tsne
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
            "WIDTH", "bars", "class_colours", "colour", "curves", "differences", "draws", "drift", "exchange",
            "grid", "holdings", "lines", "look", "matrix", "pairs", "plane", "radar", "sensitivity", "shadows",
-           "styled", "tsne"]
+           "standing", "styled", "tally", "tsne"]

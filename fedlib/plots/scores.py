@@ -272,3 +272,57 @@ def pairs(frame, row: str = "row", panel: str = "dataset", names: tuple = ("befo
         axes[0, 0].plot([], [], marker="o", linestyle="", color="black", fillstyle="none", markersize=10, label=rings)
     legend(figure, axes[0, 0])
     return figure
+
+
+@styled
+def standing(ranked, groups, difference: float, label: str = "rank (1 is the best)"):
+    """Mean ranks with a critical difference, the best method on top; small marks are the mean ranks of groups.
+
+    ranked: DataFrame, rows are problems, columns methods, values ranks; groups: the group of each problem. A bar is
+    half of the `difference` to either side: two methods whose bars do not meet are different. The grey band holds all
+    that the best method cannot be told from.
+    """
+    import matplotlib.pyplot as plt
+    means = ranked.mean().sort_values(kind="stable")
+    place = range(len(means))
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.4 + 0.22 * len(means)))
+    ax.axvspan(means.iloc[0], means.iloc[0] + difference, color="#e8e8e8", linewidth=0)
+    ax.errorbar(means, place, xerr=difference / 2, linestyle="", color="black", marker="o", markersize=6, capsize=2,
+                elinewidth=1, zorder=3, label="all")
+    for name, part in ranked.groupby(list(groups), sort=False):
+        ink = look(name)
+        ax.plot(part.mean()[means.index], place, linestyle="", marker=ink["marker"], color=ink["color"], markersize=4,
+                markerfacecolor="none", label=name)
+    ax.set_yticks(place, means.index)
+    ax.set_ylim(len(means) - 0.4, -0.6)
+    ax.set_xlim(0, len(means) + 1)
+    ax.set_xlabel(label)
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax, columns=3)
+    return figure
+
+
+@styled
+def tally(counts, label: str = "claims", inks: dict | None = None):
+    """Stacked bars with their numbers written in: rows from top to bottom, a piece for each column.
+
+    counts: DataFrame of whole numbers. inks: column -> (colour of the piece, colour of its number).
+    """
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.2 + 0.42 * len(counts)))
+    start = counts.iloc[:, 0] * 0
+    for i, name in enumerate(counts):
+        piece, ink = (inks or {}).get(name, (OKABE_ITO[i % len(OKABE_ITO)], "white"))
+        ax.barh(range(len(counts)), counts[name], 0.72, left=start, color=piece, edgecolor="white", label=name)
+        for at, (left, n) in enumerate(zip(start, counts[name], strict=True)):
+            if n:
+                ax.text(left + n / 2, at, str(n), ha="center", va="center", color=ink, fontsize=9)
+        start = start + counts[name]
+    ax.set_yticks(range(len(counts)), counts.index)
+    ax.set_ylim(len(counts) - 0.5, -0.5)
+    ax.set_xlabel(label)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    legend(figure, ax)
+    return figure

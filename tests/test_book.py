@@ -300,3 +300,8 @@ def test_the_workflow_runs_the_targets_that_are_there():
     assert {"test", "book", "check-book"} <= set(targets)
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
     assert set(jobs["publish"]["needs"]) == {"test", "build"} and "fedlib/fedlib" not in text
+
+
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, ROOT / "README.md"], ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_nothing_is_promised_for_later(path):
+    assert not re.search(r"coming soon|under construction|\bTODO\b|\bTBD\b", path.read_text(encoding="utf-8"), re.I)

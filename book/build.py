@@ -267,7 +267,7 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT):
     for i, (name, source) in enumerate(notebooks.items(), 1):
         target = out / source.relative_to(ROOT)
         if "seconds" in values[name] and "seconds" not in given:     # a page may tell how long the others took
-            values[name]["seconds"] = {other: spent[other] for other in notebooks if other in spent and other != name}
+            values[name]["seconds"] = {other: spent[other] for other in chosen([]) if other in spent and other != name}
         now = digest([source.relative_to(ROOT)], shared, values[name])
         if done.get(name) == now and target.is_file():
             say(f"notebook {i}/{len(notebooks)} {name} is up to date")

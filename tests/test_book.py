@@ -147,6 +147,7 @@ def test_a_small_book_is_built_once_and_offline(book):
         assert not re.search(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//', text)
     assert "_static/mathjax/tex-mml-chtml.js" in (html / "book/index.html").read_text(encoding="utf-8")
     assert str(book) not in (book / "build/book/notebooks/one.ipynb").read_text(encoding="utf-8")
+    assert (html / "_sources/notebooks/one.ipynb").read_bytes() == (book / "notebooks/one.ipynb").read_bytes()
 
     before = (html / "index.html").stat().st_mtime_ns
     again = build(book)
@@ -166,6 +167,19 @@ def test_other_parameters_run_one_notebook(book):
     cells = nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells
     assert cells[-1].outputs[0].text == "read lite\n"
     assert not (book / "build/book/_build").exists()
+
+
+def test_a_page_may_tell_how_long_the_others_took(book):
+    toc = yaml.safe_load((book / "book/_toc.yml").read_text())
+    toc["parts"][0]["chapters"].append({"file": "notebooks/two"})
+    (book / "book/_toc.yml").write_text(yaml.safe_dump(toc))
+    write(book, new_code_cell("seconds = {}", metadata={"tags": ["parameters"]}), new_code_cell("print(*seconds)"))
+    (book / "notebooks/one.ipynb").rename(book / "notebooks/two.ipynb")
+    write(book, new_code_cell("1"))
+    for only, told in (("two", "\n"), ("one", ""), ("two", "one\n")):
+        assert build(book, "--only", only).returncode == 0
+        cells = nbformat.read(book / f"build/book/notebooks/{only}.ipynb", 4).cells
+        assert only == "one" or cells[-1].outputs[0].text == told
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
@@ -343,3 +357,8 @@ def test_the_workflow_runs_the_targets_that_are_there():
     assert {"test", "book", "check-book"} <= set(targets)
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
     assert set(jobs["publish"]["needs"]) == {"test", "build"} and "fedlib/fedlib" not in text
+
+
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, ROOT / "README.md"], ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_nothing_is_promised_for_later(path):
+    assert not re.search(r"coming soon|under construction|\bTODO\b|\bTBD\b", path.read_text(encoding="utf-8"), re.I)

@@ -133,7 +133,7 @@ VISIBLE = """() => {     // text in drawings, which axe does not look at
 
 
 def unreadable(page) -> list[str]:
-    """What axe-core finds wrong on the page as it is shown; it looks at eight rows of a table, at four cells of code."""
+    """What axe-core finds wrong on the page as it is shown; of a table it looks at eight rows, of code at four."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
     page.evaluate("""() => document.querySelectorAll('article .highlight').forEach(
         (block, i) => i > 3 && block.setAttribute('data-alike', ''))""")

@@ -62,8 +62,8 @@ PROFILE ?= mini
 WHERE ?= laptop
 TARGET ?= pages
 batch: $(BATCH) ## train what a table lacks and execute its pages, with Snakemake
-	@$(PY) -m snakemake -s workflow/Snakefile --profile workflow/profiles/$(WHERE) $(if $(JOBS),--jobs $(JOBS)) $(ARGS) \
-	  $(TARGET) --config table=$(TABLE) profile=$(PROFILE) where=$(WHERE) $(if $(SEEDS),seeds=$(SEEDS)) $(CONFIG)
+	@$(PY) -m snakemake $(TARGET) -s workflow/Snakefile --profile workflow/profiles/$(WHERE) $(if $(JOBS),--jobs $(JOBS)) \
+	  --config table=$(TABLE) profile=$(PROFILE) where=$(WHERE) $(if $(SEEDS),seeds=$(SEEDS)) $(CONFIG) $(ARGS)
 
 lint: $(INSTALLED) ## check the style only
 	@$(PY) -m ruff check .

@@ -101,6 +101,32 @@ def test_a_run_that_fails_stops_no_other_and_is_not_repeated(tmp_path, monkeypat
     assert (small.papers / "calls").read_text().count(two.run.digest) == 1
 
 
+FAILS_ONCE = """
+import os, pathlib, sys
+if "plan" in sys.argv:
+    os.execv(sys.executable, [sys.executable, {program!r}, *sys.argv[1:]])
+calls, failure, record = (pathlib.Path(p) for p in {paths!r})
+calls.write_text(calls.read_text() + "." if calls.exists() else ".")
+if len(calls.read_text()) == 1:
+    failure.parent.mkdir(parents=True, exist_ok=True)
+    failure.write_text('{{\\n "kind": "{kind}"\\n}}')
+    sys.exit(1)
+record.write_text("whole")
+"""
+
+
+@snakemake
+@pytest.mark.parametrize("kind,calls", [("memory", 2), ("bug", 1)])
+def test_too_little_memory_is_worth_a_retry(small, tmp_path, kind, calls):
+    one, = small.runs("small/f")
+    paths = [str(tmp_path / "called"), str(failures.path(one.run, small.results)), str(one.run.path(small.results))]
+    (tmp_path / "once.py").write_text(FAILS_ONCE.format(program=str(tmp_path / "program.py"), paths=paths, kind=kind))
+    small.fedlib = f"{sys.executable} {tmp_path / 'once.py'}"
+    done = small.snakemake("--cores", 1, "--retries", 2, config=["table=small/f"])
+    assert done.returncode == (0 if kind == "memory" else 1), done.stdout
+    assert len((tmp_path / "called").read_text()) == calls
+
+
 @snakemake
 def test_a_run_that_time_stopped_is_continued_by_a_retry(small, tmp_path):
     """A clock that ticks: 4 s are two rounds of four."""

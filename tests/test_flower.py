@@ -358,6 +358,7 @@ class Machines:
         self.start("server", self.plain(command, ["--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile",
                                                   "--enable-supernode-auth"]))
         self.wait(lambda: all(listens(port) for port in (self.fleet, self.control, self.server)))
+        self.do("server", "flwr list fedlib", tries=60)     # its first call makes the database; nodes come after
 
     def node(self, name: str, domain: str | None = None):
         command = commands("cmd-supernode", **{"server.example.org:9092": f"localhost:{self.fleet}",

@@ -91,10 +91,12 @@ def opened(notebook: Path):
         logging.disable(logging.NOTSET)
 
 
-def remembered(stamps: Path) -> dict[str, str]:
-    """What was done before, by name; {} where that is not known."""
+def remembered(stamps: Path) -> dict:
+    """What was done before: digests by name, and "seconds" by notebook; {} where that is not known."""
     try:
-        return forms.check(forms.parsed(stamps.read_text()), {str: str})
+        found = forms.check(forms.parsed(stamps.read_text()), {"seconds?": {str: float}})
+        forms.check({k: v for k, v in found.items() if k != "seconds"}, {str: str})
+        return found
     except (OSError, ValueError):
         return {}
 

@@ -5,7 +5,7 @@ import json
 import os
 import time
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -159,6 +159,7 @@ def train(run: records.Run, results: Path, device: str = "cpu", say=lambda event
     path = run.path(results)
     if path.exists():
         records.read(path)
+        tidy(path)
         return path
     federation = federation or federate(run.data, run.seed)     # finds mistakes in the data before anything is written
     if run.protocol.patience and (run.protocol.evaluate == "after" or any(c.val is None for c in federation.clients)):
@@ -189,10 +190,11 @@ def beside(run: records.Run, results: Path, kind: str, content, device="cpu", sa
     kept. A run that was interrupted continues. Raises what `train` raises.
     """
     here, path, aside = run.beside(results, kind), run.path(results), run.path(Path(results) / f".{kind}")
-    with locked(here.with_name(f"{here.name}.lock")):
-        if here.exists() and path.exists():
-            aside.unlink(missing_ok=True)       # left by a process that was killed at the end
-            return here
+    lock = here.with_name(f"{here.name}.lock")
+    if here.exists() and path.exists():
+        tidy(aside, aside, lock)
+        return here
+    with locked(lock):
         if not here.exists():
             aside.unlink(missing_ok=True)       # it was removed, so it must be measured again
         record = train(run, Path(results) / f".{kind}", device, say, deadline, stack=stack,
@@ -393,6 +395,13 @@ def same_entries(kept: dict, own: dict):
             raise ValueError(f"it lacks {k}")
         if (kept[k].dtype, kept[k].dim()) != (v.dtype, v.dim()) or "/" in k and kept[k].shape != v.shape:
             raise ValueError(f"its {k} is {kept[k].dtype} {tuple(kept[k].shape)}, not {v.dtype} {tuple(v.shape)}")
+
+
+def tidy(path: Path, *more: Path):
+    """Remove what a process has left that was killed after it wrote all; it stays where nothing can be written."""
+    with suppress(OSError):
+        for left in (path.with_suffix(".partial"), path.with_suffix(".lock"), *more):
+            left.unlink(missing_ok=True)
 
 
 @contextmanager

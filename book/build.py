@@ -4,9 +4,10 @@
     python book/build.py --only i2pfl/table2 -p profile lite -p seeds "[0, 1]"      one notebook, other parameters
 
 The staging tree (build/book) holds _config.yml, book/ and the executed notebooks at the same relative paths as the
-repository, so links between pages and to Colab stay right. Each notebook runs in its own process. It is executed again
-when its source, its parameters, fedlib, the data scripts, the records or the pinned versions have changed. Warnings of
-the book's build are errors. Exit code 1: a notebook or a page is broken; 2: a wrong argument.
+repository, so links between pages and to Colab stay right. Each notebook runs in its own process, as many at once as
+there are cores. It is executed again when its source, its parameters, fedlib, the data scripts, the records or the
+pinned versions have changed. Warnings of the book's build are errors. Exit code 1: a notebook or a page is broken;
+2: a wrong argument.
 """
 import argparse
 import ast
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import nbformat
@@ -181,11 +183,13 @@ def is_picture(output) -> bool:
     return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
-def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT):
-    """Run one notebook in its own process, in its own folder; the target is there only after success.
+def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT) -> float:
+    """Run one notebook in its own process, in its own folder; the target is there only after success. Returns seconds.
 
-    After `limit` minutes it is stopped. Broken: a cell failed, the kernel died, the time is over.
+    After `limit` minutes it is stopped. Broken: a cell failed, the kernel died, the time is over. What it printed comes
+    in one piece, as others may run beside it.
     """
+    start, said = time.monotonic(), ""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     part = target.with_name(f"{target.stem}.part.ipynb")
@@ -193,20 +197,23 @@ def execute(name: str, source: Path, target: Path, values: dict, limit: float = 
                "--cwd", str(source.parent), "--no-progress-bar", "--log-output", "-y", yaml.safe_dump(values)]
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     try:
-        with subprocess.Popen(command, env=os.environ | inline) as process:
+        with subprocess.Popen(command, env=os.environ | inline, text=True, errors="replace", stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT) as process:
             try:
-                code = process.wait(60 * limit)
+                said, _ = process.communicate(timeout=60 * limit)
             except subprocess.TimeoutExpired:
                 raise Broken(f"notebook {name} took longer than {limit:g} minutes and was stopped (--limit gives it "
                              "more)") from None
             finally:
                 stop(process)
-        if code:
+                print(said, end="", flush=True, file=sys.stderr if process.returncode else sys.stdout)
+        if process.returncode:
             raise Broken(f"notebook {name} failed; its error is in the lines above")
         tidy(part, name)
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+    return time.monotonic() - start
 
 
 def stop(process):
@@ -249,8 +256,8 @@ def render(out: Path, notebooks: dict[str, Path]):
         shutil.copy2(path, out / "_build/html/_sources" / path.relative_to(ROOT))
 
 
-def build(out: Path, only: list[str], given: dict, limit: float = LIMIT):
-    """Execute what has changed; then, when all notebooks were asked for, build the book.
+def build(out: Path, only: list[str], given: dict, limit: float = LIMIT, jobs: int = 1):
+    """Execute what has changed, `jobs` notebooks at once; then, when all notebooks were asked for, build the book.
 
     A broken notebook stops no other; Broken names them all at the end, and the book is not built.
     """
@@ -266,26 +273,31 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT):
     notebooks = chosen(only)
     values = settings(notebooks, given)
     shared, broken, spent = digest(SHARED, sys.version), [], done.setdefault("seconds", {})
-    for i, (name, source) in enumerate(notebooks.items(), 1):
-        target = out / source.relative_to(ROOT)
-        if "seconds" in values[name] and "seconds" not in given:     # a page may tell how long the others took
-            values[name]["seconds"] = {other: spent[other] for other in chosen([]) if other in spent and other != name}
-        now = digest([source.relative_to(ROOT)], shared, values[name])
-        if done.get(name) == now and target.is_file():
-            say(f"notebook {i}/{len(notebooks)} {name} is up to date")
-            continue
-        say(f"notebook {i}/{len(notebooks)} {name}")
-        start = time.monotonic()
-        finished(name, None)
-        try:
-            execute(name, source, target, values[name], limit)
-        except Broken as error:
-            say(f"notebook {i}/{len(notebooks)} {name} is broken")
-            broken.append(str(error))
-            continue
-        spent[name] = round(time.monotonic() - start)
-        finished(name, now)
-        say(f"notebook {i}/{len(notebooks)} {name} {spent[name]} s")
+    tells = [name for name in notebooks if "seconds" in values[name] and "seconds" not in given]
+    count = itertools.count(1)
+    for some in ([name for name in notebooks if name not in tells], tells):
+        todo = {}
+        for name in some:
+            if name in tells:       # a page may tell how long the others took, so it comes last
+                values[name]["seconds"] = {o: spent[o] for o in chosen([]) if o in spent and o != name}
+            now = digest([notebooks[name].relative_to(ROOT)], shared, values[name])
+            if done.get(name) == now and (out / notebooks[name].relative_to(ROOT)).is_file():
+                say(f"notebook {next(count)}/{len(notebooks)} {name} is up to date")
+            else:
+                finished(name, None)
+                todo[name] = now
+        with ThreadPoolExecutor(jobs) as pool:
+            running = {pool.submit(execute, name, notebooks[name], out / notebooks[name].relative_to(ROOT),
+                                   values[name], limit): name for name in todo}
+            for ended in as_completed(running):
+                name = running[ended]
+                try:
+                    spent[name] = round(ended.result())
+                    finished(name, todo[name])
+                    say(f"notebook {next(count)}/{len(notebooks)} {name} {spent[name]} s")
+                except Broken as error:
+                    say(f"notebook {next(count)}/{len(notebooks)} {name} is broken")
+                    broken.append(str(error))
     if broken:
         raise Broken("\n".join(broken))
     if only:
@@ -308,10 +320,13 @@ def main(arguments: list[str]) -> int:
                         help="a notebook parameter; the value is read as YAML")
     parser.add_argument("--limit", type=float, default=LIMIT, metavar="MINUTES",
                         help=f"stop a notebook that takes longer ({LIMIT:g})")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N",
+                        help="notebooks at once (one for each core)")
     parser.add_argument("--out", type=Path, default=ROOT / "build/book", help="the staging tree (build/book)")
     options = parser.parse_args(arguments)
     try:
-        build(options.out.resolve(), options.only, given_values(options.given), options.limit)
+        build(options.out.resolve(), options.only, given_values(options.given), options.limit,
+              max(1, options.jobs))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

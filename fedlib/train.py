@@ -273,6 +273,7 @@ def measure(server, workers, federation: Federation, said: list) -> dict:
     clients. Otherwise all clients hold the same model and the first client of each domain speaks for it, unless the
     clients have test splits of their own: then each counts by its size.
     """
+    workers = workers if isinstance(workers, Workers) else Workers(workers)
     def weight(client):
         return len(client.test) if federation.own_tests else 1
 

@@ -513,12 +513,12 @@ def test_real_features_carry_over_to_another_domain(few_pacs, tmp_path):
 
 
 def test_without_weights(monkeypatch, tmp_path):
-    from torchvision import models
+    from torchvision.models import WeightsEnum
 
-    def no_connection(name, weights, **_):
+    def no_connection(self, **_):
         raise OSError("Name or service not known")
     monkeypatch.setenv("FEDLIB_RAW", str(tmp_path))
-    monkeypatch.setattr(models, "get_model", no_connection)
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", no_connection)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with pytest.raises(UserError) as caught:
         encoders.imagenet_net("squeezenet1_1")

@@ -506,8 +506,9 @@ def test_a_garbled_message_a_killed_node_and_a_killed_server_lose_nothing(machin
     federation.kill("server")
     federation.node("street")
     federation.link()
-    federation.run()
-    federation.wait(path.exists)
+    federation.app(words.replace(f"--timeout {patience:.0f}", "--timeout 600"), "again")    # nodes may come back late
+    federation.run("again")
+    federation.wait(path.exists, 900)
     record = records.read(path)
     first, second, third = record["rounds"]
     assert "not finite" in first["absent"]["train"]["printed"] and set(first["absent"]) == {"train"}

@@ -24,8 +24,8 @@ select = "last"
 rows = [{ name = "FedAvg" }]
 """
 RUNS = 5000
-ROUND = {"acc": {"scans": 91.234, "street": 42.567}, "loss": 1.234567, "train_loss": 1.234567, "bytes_up": 62800,
-         "bytes_down": 62800, "seconds": 0.123}
+ROUND = {"round": 1, "acc": {"scans": 91.234, "street": 42.567}, "loss": 1.234567, "train_loss": 1.234567,
+         "bytes_up": 62800, "bytes_down": 62800, "seconds": 0.123}
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_solutions_and_hidden_cells_open_when_asked(page):
     page.eval_on_selector_all(f"{solutions} .admonition-title", "titles => titles.forEach(t => t.click())")
     page.wait_for_timeout(50)
     assert all(page.eval_on_selector_all(solutions, seen)), "a solution stays hidden"
-    cells = "article .cell.tag_hide-input details, article .cell.tag_hide-cell details"
+    cells = "article .cell.tag_hide-input details.hide, article .cell.tag_hide-cell details.hide"
     assert not any(page.eval_on_selector_all(cells, "all => all.map(d => d.open)"))
     page.eval_on_selector_all(cells, "all => all.forEach(d => d.open = true)")
 

@@ -69,6 +69,13 @@ def test_pictures_in_notebooks_have_alt_text(path):
             assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.source
 
 
+def test_no_formula_lost_its_backslash():
+    """A \\b that was read as an escape leaves a character that nobody sees, and breaks the formula."""
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, 4).cells:
+            assert not re.search(r"[\x00-\x08\x0b-\x1f]", cell.source), (path.name, cell.id)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_parameters_are_plain_values(path):
     """papermill replaces them by name, and build.py reads the names from the cell."""

@@ -183,7 +183,7 @@ def is_picture(output) -> bool:
     return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
-def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT) -> float:
+def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT, threads: int = 1) -> float:
     """Run one notebook in its own process, in its own folder; the target is there only after success. Returns seconds.
 
     After `limit` minutes it is stopped. Broken: a cell failed, the kernel died, the time is over. What it printed comes
@@ -196,6 +196,7 @@ def execute(name: str, source: Path, target: Path, values: dict, limit: float = 
     command = [sys.executable, "-m", "papermill", str(source), str(part), "--kernel", "python3", "--language", "python",
                "--cwd", str(source.parent), "--no-progress-bar", "--log-output", "-y", yaml.safe_dump(values)]
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    inline |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     try:
         with subprocess.Popen(command, env=os.environ | inline, text=True, errors="replace", stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT) as process:
@@ -272,6 +273,7 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT, jobs: i
 
     notebooks = chosen(only)
     values = settings(notebooks, given)
+    threads = max(1, (os.cpu_count() or 1) // jobs)     # two at once with all cores each take four times as long
     shared, broken, spent = digest(SHARED, sys.version), [], done.setdefault("seconds", {})
     tells = [name for name in notebooks if "seconds" in values[name] and "seconds" not in given]
     count = itertools.count(1)
@@ -288,7 +290,7 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT, jobs: i
                 todo[name] = now
         with ThreadPoolExecutor(jobs) as pool:
             running = {pool.submit(execute, name, notebooks[name], out / notebooks[name].relative_to(ROOT),
-                                   values[name], limit): name for name in todo}
+                                   values[name], limit, threads): name for name in todo}
             for ended in as_completed(running):
                 name = running[ended]
                 try:

@@ -331,6 +331,18 @@ def flower(method, dataset, rounds, seed, sets, results, timeout, out):
     click.echo(f"app: {out}")
 
 
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--port", default=9094, show_default=True, help="Where its own processes meet, on this machine alone.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def node(port, words):
+    """Be a node of a federation: `flower-supernode` with its WORDS, torch loaded once for all messages."""
+    try:
+        from fedlib.node import connect
+    except ModuleNotFoundError as error:
+        raise UserError(f"a node needs Flower ({error}): pip install 'fedlib[flower]'") from None
+    connect(list(words), port)
+
+
 # the papers' tables
 
 @cli.command("tables")

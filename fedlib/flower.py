@@ -54,7 +54,7 @@ class Place:
     def __init__(self, run: Run, config: dict):
         for name in ("domain", "state"):
             if not config.get(name):
-                raise UserError(f"""a node needs {name}: flower-supernode --node-config 'domain="..." state="..."'""")
+                raise UserError(f"""a node needs {name}: fedlib node --node-config 'domain="..." state="..."'""")
         torch.set_num_threads(int(config.get("threads", 1)))
         self.run, self.device = run, config.get("device", "cpu")
         self.folder = Path(config["state"]) / f"{run.method}-{run.digest}"

@@ -26,7 +26,9 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import forks
 import nbformat
+import papermill
 import yaml
 
 from fedlib import forms
@@ -34,7 +36,7 @@ from fedlib.errors import UserError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = {"mode": "read", "seconds": {}}  # given to every notebook that has such a parameter
-SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py")  # every notebook depends on them
+SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py", "book/forks.py")  # of every notebook
 PAGES = ("_config.yml", "book")
 LIMIT = 20.0        # minutes for one notebook; a page takes less than one
 
@@ -183,48 +185,31 @@ def is_picture(output) -> bool:
     return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
-def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT, threads: int = 1) -> float:
-    """Run one notebook in its own process, in its own folder; the target is there only after success. Returns seconds.
+def execute(name: str, source: Path, target: Path, values: dict, limit: float = LIMIT) -> float:
+    """Run one notebook in a kernel of its own, in its folder; the target is there only after success. Returns seconds.
 
-    After `limit` minutes it is stopped. Broken: a cell failed, the kernel died, the time is over. What it printed comes
-    in one piece, as others may run beside it.
+    Broken: a cell failed, the kernel died, or was ended after `limit` minutes.
     """
-    start, said = time.monotonic(), ""
+    start = time.monotonic()
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     part = target.with_name(f"{target.stem}.part.ipynb")
-    command = [sys.executable, "-m", "papermill", str(source), str(part), "--kernel", "python3", "--language", "python",
-               "--cwd", str(source.parent), "--no-progress-bar", "--log-output", "-y", yaml.safe_dump(values)]
-    inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    inline |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     try:
-        with subprocess.Popen(command, env=os.environ | inline, text=True, errors="replace", stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT) as process:
-            try:
-                said, _ = process.communicate(timeout=60 * limit)
-            except subprocess.TimeoutExpired:
-                raise Broken(f"notebook {name} took longer than {limit:g} minutes and was stopped (--limit gives it "
-                             "more)") from None
-            finally:
-                stop(process)
-                print(said, end="", flush=True, file=sys.stderr if process.returncode else sys.stdout)
-        if process.returncode:
-            raise Broken(f"notebook {name} failed; its error is in the lines above")
+        papermill.execute_notebook(source, part, values, kernel_name="python3", language="python", progress_bar=False,
+                                   resources={"metadata": {"path": str(source.parent)}})
         tidy(part, name)
         os.replace(part, target)
+    except Broken:
+        raise
+    except Exception as error:      # papermill's, nbclient's, the kernel's
+        if time.monotonic() - start >= 60 * limit:
+            raise Broken(f"notebook {name} took longer than {limit:g} minutes and was stopped (--limit gives it more)"
+                         ) from None
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        raise Broken(f"notebook {name} failed; its error is in the lines above") from None
     finally:
         part.unlink(missing_ok=True)
     return time.monotonic() - start
-
-
-def stop(process):
-    """End it: papermill then ends its kernel, and a kernel without papermill ends by itself."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def mirror(out: Path, notebooks: dict[str, Path]):
@@ -273,7 +258,7 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT, jobs: i
 
     notebooks = chosen(only)
     values = settings(notebooks, given)
-    threads = max(1, (os.cpu_count() or 1) // jobs)     # two at once with all cores each take four times as long
+    forks.ready(max(1, (os.cpu_count() or 1) // jobs), 60 * limit)     # all cores for each of two: four times as slow
     shared, broken, spent = digest(SHARED, sys.version), [], done.setdefault("seconds", {})
     tells = [name for name in notebooks if "seconds" in values[name] and "seconds" not in given]
     count = itertools.count(1)
@@ -290,7 +275,7 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT, jobs: i
                 todo[name] = now
         with ThreadPoolExecutor(jobs) as pool:
             running = {pool.submit(execute, name, notebooks[name], out / notebooks[name].relative_to(ROOT),
-                                   values[name], limit, threads): name for name in todo}
+                                   values[name], limit): name for name in todo}
             for ended in as_completed(running):
                 name = running[ended]
                 try:

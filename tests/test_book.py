@@ -116,7 +116,8 @@ PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": [
 def book(tmp_path):
     """A copy of the machinery with a page, a notebook with parameters, and no other content."""
     (tmp_path / "book").mkdir()
-    shutil.copy(ROOT / "book/build.py", tmp_path / "book/build.py")
+    for name in ("build.py", "forks.py"):
+        shutil.copy(ROOT / "book" / name, tmp_path / "book" / name)
     shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
     shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")
     (tmp_path / "book/references.bib").write_text("")

@@ -103,7 +103,8 @@ def prepare(name: str, size: int | None = None, root=None, say=print, skip_corru
         raise UserError(f"{error} (downloaded into {place}; delete that folder to get the files again)") from None
     if skipped:
         say(f"left out, not readable: {len(skipped)} images, the first is {skipped[0]}")
-    about = {**reader.ABOUT, **updates, "kind": _kind(reader), "files": files, "skipped": skipped or []}
+    skipped = [line.replace(f"{place}/", "") for line in skipped or []]      # a manifest names no folder of its maker
+    about = {**reader.ABOUT, **updates, "kind": _kind(reader), "files": files, "skipped": skipped}
     return write(name, size, updates.get("classes", reader.CLASSES), arrays, about)
 
 

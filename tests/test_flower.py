@@ -274,7 +274,7 @@ def test_a_greeting_that_cannot_be_is_refused(hello):
 def commands(name: str, **swaps) -> str:
     """The text of a block of the page, with other words in the place of some."""
     text = "".join(line for cell in json.loads(PAGE.read_text())["cells"] for line in [*cell["source"], "\n"])
-    block = text.split(f":name: {name}\n")[1].split("```")[0].strip()
+    block = text.split(f":name: {name}\n")[1].split("```")[0].strip().replace("\\\n", " ")
     for old, new in swaps.items():
         assert old in block, f"the page's {name} has no {old}"
         block = block.replace(old, str(new))

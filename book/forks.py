@@ -12,8 +12,8 @@ from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvision
 
 INLINE = "module://matplotlib_inline.backend_inline"        # whatever the shell has
 processes = multiprocessing.get_context("forkserver")
-LOADED = ["__main__", "ipykernel.kernelapp", "IPython", "matplotlib.figure", "pandas", "fedlib.batch",
-          "fedlib.describe"]
+LOADED = ["open_clip", "__main__", "ipykernel.kernelapp", "IPython", "pandas", "scipy.stats", "seaborn",
+          "sklearn.manifold", "fedlib.batch", "fedlib.describe", "fedlib.plots"]     # what is not installed is left out
 
 
 def ready(threads: int, limit: float):

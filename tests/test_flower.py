@@ -357,8 +357,8 @@ class Machines:
             except sqlite3.OperationalError:
                 return False
 
-    def node(self, name: str, domain: str | None = None, again: bool = False):
-        """again: as a service manager does, until the server has noticed that this node was killed."""
+    def node(self, name: str, domain: str | None = None, again: bool = True):
+        """again: as a service manager does; a server that starts may end a node, or refuse one that was killed."""
         command = commands("cmd-supernode", **{
             "server.example.org:9092": f"localhost:{self.fleet}", "9094": self.own[name], "scans": domain or name,
             "/var/lib/fedlib": self.folder / name / "state"})
@@ -424,7 +424,7 @@ def planned(words: str):
 def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, tmp_path):
     feature_cache.ensure("mini_digits", None, "mini_clip", say=lambda line: None)
     federation = machines
-    federation.node("stranger", "scans")        # its key is not registered
+    federation.node("stranger", "scans", again=False)        # its key is not registered
     paths = {name: planned(f"{name} {words}").path(federation.folder / "server/runs") for name, words in RUNS.items()}
     for name, words in RUNS.items():        # all at once: most of their time is waiting for Flower's next question
         federation.app(f"{name} {words}", name)
@@ -483,7 +483,7 @@ def test_a_garbled_message_a_killed_node_and_a_killed_server_lose_nothing(machin
     federation.kill("street")           # with the first round's message in its hands
     federation.wait(partial.exists)
     federation.kill("server")           # after the first round
-    federation.node("street", again=True)
+    federation.node("street")
     federation.link()
     late = words.replace(f"--timeout {federation.patience:.0f}", "--timeout 600")       # nodes may come back late
     federation.app(late, "again")

@@ -127,7 +127,7 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
         if "x" in log and frame[x].nunique() < 8:
             ax.set_xticks(sorted(frame[x].unique()), [f"{v:g}" for v in sorted(frame[x].unique())])
             ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        elif frame[x].dtype.kind == "i":        # there is no round 2.5
+        elif "x" not in log and frame[x].dtype.kind == "i":        # there is no round 2.5
             ax.xaxis.get_major_locator().set_params(integer=True)
         ax.grid(True)
         ax.spines[["top", "right"]].set_visible(False)

@@ -62,8 +62,7 @@ class Fork:
 
     stdin = stdout = stderr = None
 
-    def __init__(self, *call):
-        target, *arguments = call
+    def __init__(self, target, *arguments):
         self.process = processes.Process(target=target, args=arguments, daemon=True)
         self.process.start()
         self.pid, self.kill, self.terminate = self.process.pid, self.process.kill, self.process.terminate

@@ -101,14 +101,14 @@ class Table:
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> records.Run:
-        """One run: the method's settings, those at this block, at this profile; then the row's alike.
+        """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
         A row may change the block's data, net and protocol, and with `net_at` the net of one profile.
         """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
-        values = {}
+        values, places = {}, (printed, profile, f"{printed}.{profile}")
         for given in (self.methods.get(method, {}), row):
-            for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in (printed, profile))):
+            for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in places)):
                 values |= some
         data = how["data"] | self.data.get(printed, {}) | row.get("data", {}) | ({"unseen": [unseen]} if unseen else {})
         net = how["net"] | row.get("net", {}) | row.get("net_at", {}).get(profile, {})

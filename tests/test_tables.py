@@ -92,6 +92,14 @@ def test_a_record_survives_the_file(tmp_path):
     assert records.read(run.path(tmp_path)) == json.loads(json.dumps(record))
 
 
+def test_a_setting_at_one_block_of_one_profile_is_nowhere_else():
+    table = tables.load("i2pfl/table2")
+    lam = {(p.block, profile): p.run.settings["lam"] for profile in tables.PROFILES for p in table.runs(profile, [0])
+           if p.row == "FedPLVM"}
+    assert {at for at, value in lam.items() if value == 1} == {("mini", "mini"), ("pacs", "lite"), ("pacs_all", "lite")}
+    assert set(lam.values()) == {1, 100}
+
+
 # what the files say
 
 @pytest.mark.parametrize("ident", tables.idents())
@@ -110,8 +118,9 @@ def test_every_table_can_be_planned(ident):
             assert table.transfer or list(table.blocks[p.block]["columns"]) == domains
             assert p.run.data.unseen == ((p.unseen,) if table.leave_one_out else ())
             assert p.run.method == rows[p.row] and p.seed == p.run.seed
+    both = {f"{table.printed_as(b)}.{p}" for b, how in table.blocks.items() for p in how if p in tables.PROFILES}
     for row in table.rows:
-        assert set(row.get("at", {})) <= {*table.blocks, *tables.PROFILES}
+        assert set(row.get("at", {})) <= {*table.blocks, *tables.PROFILES} | both
     printed = table.printed
     if printed.empty:
         return      # of our own making, or a figure that names no numbers

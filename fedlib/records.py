@@ -39,7 +39,7 @@ class Run:
     @functools.cached_property
     def digest(self) -> str:
         """12 hex digits of the SHA-256 of the spec."""
-        return hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()[:12]
+        return digest(self.spec)
 
     def path(self, results: Path) -> Path:
         """Where the record lies: <results>/<dataset>/<method>-<digest>.json."""
@@ -48,6 +48,11 @@ class Run:
     def beside(self, results: Path, kind: str) -> Path:
         """Where what was measured beside the record lies: the same name, ending in the kind of measurement."""
         return self.path(results).with_suffix(f".{kind}")
+
+
+def digest(spec: dict) -> str:
+    """12 hex digits of the SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed: int) -> Run:
@@ -112,9 +117,11 @@ def measured(run: Run, results: Path, kind: str, form: dict) -> dict:
 
 
 def read(path: Path) -> dict:
-    """The record at `path`; UserError when it is not one, in what any reader uses."""
+    """The record at `path`; UserError when it is not one, in what any reader uses, or not of the run in its name."""
     try:
         record = forms.check(forms.parsed(path.read_text()), {"run": dict, "rounds": list, "made": MADE})
+        if digest(record["run"]) not in path.stem:
+            raise ValueError("its name is that of another run, or its settings were changed")
         check(record["rounds"])
         return record
     except (OSError, ValueError) as error:

@@ -161,7 +161,8 @@ def test_the_pages_of_a_table_are_executed_when_its_records_are_there(small):
     executed = nbformat.read(small.folder / "build/batch/mini/small/t.ipynb", 4)
     assert executed.cells[-1].outputs[0].text == f"mini read {small.results}\n"
     assert "rule page:" not in small.snakemake("-n", config=["table=small/t", "seeds=0"]).stdout
-    records.write(small.runs()[0].run.path(small.results), {"run": {}, "rounds": [{"acc": {"a": 1}}], "made": {}})
+    run = small.runs()[0].run
+    records.write(run.path(small.results), {"run": run.spec, "rounds": [{"acc": {"a": 1}}], "made": {}})
     assert "rule page:" in small.snakemake("-n", config=["table=small/t", "seeds=0"]).stdout
 
 

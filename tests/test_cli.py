@@ -222,8 +222,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing(case, fedlib, tmp_path, monkey
     assert not out.exists() and not list(empty.iterdir())
 
 
+# A whole record under the name of another run: copied there, or its settings were changed by hand.
+ANOTHER = '{"run": {"seed": 1}, "rounds": [{"round": 1, "acc": {"street": 90}}], "made": {"seconds": 1}}'
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"run": {}, "rounds": [], "made": {}}', "\0\1", "5",
-                                     '{"run": {}, "rounds": [1], "made": {}}'])
+                                     '{"run": {}, "rounds": [1], "made": {}}', ANOTHER])
 def test_a_record_that_is_none_is_named(content, fedlib, small, tmp_path):
     path = small.path(tmp_path / "r")
     path.parent.mkdir(parents=True)
@@ -231,6 +235,7 @@ def test_a_record_that_is_none_is_named(content, fedlib, small, tmp_path):
     for command in ("show", "run"):
         code, out, err = fedlib(command, "small/t", "--results", tmp_path / "r")
         assert (code, out) == (2, "") and err.startswith(f"fedlib: {path} is not a record (") and err.count("\n") == 1
+        assert ("another run" in err) == (content == ANOTHER)
     assert path.read_text() == content and len(list(path.parent.iterdir())) == 1
 
 

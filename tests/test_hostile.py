@@ -424,10 +424,9 @@ def test_features_beside_a_record(tmp_path):
 
 @pytest.fixture(scope="module")
 def build():
-    spec = importlib.util.spec_from_file_location("build", ROOT / "book" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "book")        # as when it is started as a script
+        return importlib.import_module("build")
 
 
 def test_notebooks(build, tmp_path):

@@ -41,7 +41,8 @@ def table(tmp_path, monkeypatch):
 
 def keep(planned, results, seconds):
     made = {"seconds": seconds}
-    records.write(planned.run.path(results), {"run": {}, "rounds": [{"round": 1, "acc": {"scans": 1.0}}], "made": made})
+    rounds = [{"round": 1, "acc": {"scans": 1.0}}]
+    records.write(planned.run.path(results), {"run": planned.run.spec, "rounds": rounds, "made": made})
 
 
 class Cut(Exception):

@@ -144,7 +144,10 @@ def settings(notebooks: dict[str, Path], given: dict) -> dict[str, dict]:
 
 
 def tidy(path: Path, name: str):
-    """Hide the cell that papermill injected, drop what names this machine and empty texts, ask figures for alt text."""
+    """Hide the cell that papermill injected, drop what names this machine and empty texts.
+
+    Broken: a figure has no alt text, or a cell that describes a figure shows nothing.
+    """
     notebook = nbformat.read(path, 4)
     notebook.metadata.pop("papermill", None)
     for cell in notebook.cells:
@@ -161,6 +164,8 @@ def tidy(path: Path, name: str):
         if pictures and not how.get("image", {}).get("alt"):
             raise Broken(f"notebook {name}: the figure of the cell '{cell.source.splitlines()[0]}' has no alt "
                          'text; its metadata needs {"mystnb": {"image": {"alt": "..."}}}')
+        if "image" in how and not cell.outputs:     # where records lack, it says so
+            raise Broken(f"notebook {name}: the cell '{cell.source.splitlines()[0]}' shows no figure, nor why")
     notebook.cells = [part for cell in notebook.cells for part in apart(cell)]
     nbformat.write(notebook, path)
 

@@ -262,6 +262,16 @@ def test_a_figure_without_alt_text_is_refused(book):
     assert ran.returncode == 1 and "has no alt text" in ran.stderr.splitlines()[-1]
 
 
+def test_a_figure_that_is_not_drawn_is_missed(book):
+    how = {"mystnb": {"image": {"alt": "a line"}}}
+    draw = "import matplotlib\nmatplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    write(book, new_code_cell(draw, metadata=how))
+    ran = build(book, "--only", "one")
+    assert ran.returncode == 1 and "'import matplotlib' shows no figure, nor why" in ran.stderr.splitlines()[-1]
+    write(book, new_code_cell("print('No records yet.')", metadata=how))
+    assert build(book, "--only", "one").returncode == 0
+
+
 def test_a_cell_of_several_figures_gives_its_name_to_none(book):
     draw = "import matplotlib.pyplot as plt\nfor i in range({}):\n    plt.plot([1, 2])\n    plt.show()"
     how = {"mystnb": {"image": {"alt": "a line"}, "figure": {"caption": "A line.", "name": "fig-line"}}}

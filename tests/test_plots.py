@@ -322,6 +322,13 @@ def test_sensitivity_has_a_line_for_each_dataset_and_rings_the_papers_choice(eve
     assert (ax.get_xscale(), ax.get_xlabel()) == ("linear" if even else "log", "tau")
 
 
+def test_bars_of_one_colour_are_told_apart():
+    frame = pd.DataFrame({"FedPer": [1.0], "FedBN": [2.0], "FedAvg": [3.0], "FedPer, 2": [4.0]}, index=["scans"])
+    drawn = {c.get_label(): (c.patches[0].get_facecolor(), c.patches[0].get_hatch()) for c in plots.bars(frame).axes[0]
+             .containers if hasattr(c, "patches")}
+    assert drawn["FedPer"][0] == drawn["FedBN"][0] and len(set(drawn.values())) == len(drawn) == 4
+
+
 def test_sensitivity_of_one_seed_has_no_bars():
     ax = plots.sensitivity(grown().assign(half=np.nan), setting="tau").axes[0]
     assert not any(np.isfinite(bar).all() for bar in ax.containers[0].lines[2][0].get_segments() if len(bar))

@@ -17,7 +17,10 @@ TEST_BATCH = 64     # images whose mean feature modulates a prompt at a test, as
 
 @method
 class ZeroShot(FedAvg):
-    """argmax_c cos(z, g(prompt of c)): the encoder as it is, nothing is trained (Radford et al., arXiv:2103.00020)."""
+    """argmax_c cos(z, g(prompt of c)): the encoder as it is, nothing is trained (Radford et al., arXiv:2103.00020).
+
+    It belongs on net = "identity": a net with weights of its own would be tested as it was drawn.
+    """
     limit = "there is nothing to turn off"
 
     def local(self, client):

@@ -60,11 +60,12 @@ def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: f
     import matplotlib.pyplot as plt
     import numpy as np
     figure, ax = plt.subplots(figsize=(WIDTH, 3.4))
-    width = 0.8 / values.shape[1]
+    width, inks = 0.8 / values.shape[1], [colour(name) for name in values.columns]
     for i, name in enumerate(values.columns):
         place = np.arange(len(values)) + (i - (values.shape[1] - 1) / 2) * width
-        ax.bar(place, values[name], width * 0.92, color=colour(name), label=name,
-               yerr=None if half is None else half[name], capsize=3, error_kw={"elinewidth": 1})
+        ax.bar(place, values[name], width * 0.92, color=inks[i], label=name, edgecolor="white", linewidth=0,
+               hatch="//" * inks[:i].count(inks[i]), yerr=None if half is None else half[name], capsize=3,
+               error_kw={"elinewidth": 1})      # there are more methods than colours
     ax.set_xticks(range(len(values)), values.index)
     ax.set(ylabel=label, ylim=(low, high))
     ax.grid(True, axis="y")

@@ -1,6 +1,7 @@
 """From a prepared set to a federation: which client holds which samples of which domain."""
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -43,6 +44,10 @@ class Data:
     head: Literal["", "texts", "plain", "public"] = later("")     # what frozen heads are made of (fedlib.heads)
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
     most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1}
+
+    def __post_init__(self):
+        if not re.fullmatch(r"\w{1,60}", self.name, re.ASCII):     # records lie in a folder of this name
+            raise UserError(f"the data: name = {self.name[:60]!r} is not a dataset's name (letters, digits and _)")
 
 
 class Share(NamedTuple):

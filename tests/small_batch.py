@@ -4,25 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import small_paper
+
 from fedlib import tables
 
 ROOT = Path(__file__).resolve().parent.parent
-PAPER = """
-[paper]
-name = "Small"
-[blocks.b]
-title = "B"
-columns = { scans = "S", street = "T" }
-[blocks.b.mini]
-data = { name = "tiny_digits", domains = ["scans", "street"], fraction = 0.5 }
-net = { net = "linear" }
-protocol = { rounds = ROUNDS, lr = 0.05 }
-[tables.t]
-title = "A small table"
-blocks = ["b"]
-seeds = [0, 1]
-select = "last"
-rows = [{ name = "FedAvg" }, { name = "FedProx", protocol = { lr = LR } }]
+WITH_FEATURES = """
 [tables.f]
 title = "With features"
 blocks = ["b"]
@@ -57,10 +44,10 @@ class Small:
 
     def __init__(self, tmp_path: Path, monkeypatch, rounds: int = 4, lr: float = 0.1):
         self.papers, self.folder, self.results = tmp_path / "papers", tmp_path / "repository", tmp_path / "r"
-        for path in (self.papers, self.folder):
-            path.mkdir()
-        (self.papers / "small.toml").write_text(PAPER.replace("ROUNDS", str(rounds)).replace("LR", str(lr)))
-        (self.papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
+        self.folder.mkdir()
+        rows = f'{{ name = "FedAvg" }}, {{ name = "FedProx", protocol = {{ lr = {lr} }} }}'
+        text = small_paper.content(rows, (0, 1), f"rounds = {rounds}, lr = 0.05", WITH_FEATURES)
+        small_paper.place(self.papers, text)
         program = tmp_path / "program.py"
         program.write_text(COMMAND.format(tests=str(ROOT / "tests"), papers=str(self.papers)))
         self.fedlib = f"{sys.executable} {program}"

@@ -7,37 +7,18 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
+import small_paper
 from conftest import numbers
 
 from fedlib import batch, prepare, records, tables, train
 from fedlib.methods import METHODS
 
-SMALL = """
-[paper]
-title = "Small"
-[blocks.b]
-title = "B"
-columns = { scans = "S", street = "T" }
-[blocks.b.mini]
-data = { name = "tiny_digits", domains = ["scans", "street"], fraction = 0.5 }
-net = { net = "linear" }
-protocol = { rounds = 4, lr = 0.05 }
-[tables.t]
-title = "A small table"
-blocks = ["b"]
-seeds = [0]
-select = "last"
-rows = [{ name = "FedAvg" }, { name = "Ditto", profiles = ["paper"] }]
-"""
-
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A paper with one table of one run."""
-    papers = tmp_path / "papers"
-    papers.mkdir()
-    (papers / "small.toml").write_text(SMALL)
-    (papers / "small.csv").write_text("table,dataset,setting,method,metric,value\nt,b,scans,FedAvg,accuracy,50.0\n")
+    text = small_paper.content('{ name = "FedAvg" }, { name = "Ditto", profiles = ["paper"] }')
+    papers = small_paper.place(tmp_path / "papers", text, "t,b,scans,FedAvg,accuracy,50.0\n")
     monkeypatch.setattr(tables, "PAPERS", papers)
     return tables.load("small/t").runs("mini")[0].run
 
@@ -173,6 +154,7 @@ BAD = {
     "method": ("train FedProks --out {out}", "unknown method 'FedProks'; did you mean 'FedProx'? (known: "),
     "method and setting": ("train FedProks --set mu=1 --out {out}", "did you mean 'FedProx'?"),
     "dataset": ("train FedAvg --data mini_digit --out {out}", "did you mean 'mini_digits'?"),
+    "path": ("train FedAvg --data ../digits --out {out}", "name = '../digits' is not a dataset's name"),
     "size": ("train FedAvg --data tiny_digits --set size=30 --out {out}", "tiny_digits has no size 30 (sizes: 28)"),
     "domain": ("train FedAvg --data tiny_digits --set domains=scan --out {out}", "did you mean 'scans'?"),
     "clients": ("train FedAvg --data tiny_digits --set clients=2,1 --out {out}", "2 numbers for 4 domains"),

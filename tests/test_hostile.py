@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import small_paper
 import torch
 from conftest import small_run
 from hostile import changed, crafted, garbled, toml, unpacked
@@ -49,22 +50,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CASES = 1000
 LOTS = settings(max_examples=CASES, deadline=None, database=None, derandomize=True,
                 suppress_health_check=list(HealthCheck))
-PAPER = """
-[paper]
-name = "Small"
-[blocks.b]
-title = "B"
-columns = { scans = "S", street = "T" }
-[blocks.b.mini]
-data = { name = "tiny_digits", domains = ["scans", "street"], fraction = 0.5 }
-net = { net = "linear" }
-protocol = { rounds = 2, lr = 0.05, evaluate = "both" }
-[tables.t]
-title = "A small table"
-blocks = ["b"]
-seeds = [0]
-select = "last"
-rows = [{ name = "FedAvg" }, { name = "FedProx", at = { mini = { mu = 0.1 } }, profiles = ["mini"] }]
+CLAIM = """
 [[claims]]
 id = "c"
 source = "here"
@@ -75,6 +61,8 @@ setting = "avg"
 better = "FedAvg"
 than = ["FedProx"]
 """
+ROWS = '{ name = "FedAvg" }, { name = "FedProx", at = { mini = { mu = 0.1 } }, profiles = ["mini"] }'
+PAPER = small_paper.content(ROWS, protocol='rounds = 2, lr = 0.05, evaluate = "both"', more=CLAIM)
 RULES = ("last", "last5", "best-val", "best-val-loss", "best-test")
 
 
@@ -111,10 +99,7 @@ def answer(*words):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A table of two runs, the first of which has a record: (the folder of papers, results, the planned runs)."""
-    papers = tmp_path / "papers"
-    papers.mkdir()
-    (papers / "small.toml").write_text(PAPER)
-    (papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
+    papers = small_paper.place(tmp_path / "papers", PAPER)
     monkeypatch.setattr(tables, "PAPERS", papers)
     planned = tables.load("small/t").runs("mini")
     train.train(planned[0].run, tmp_path / "r")

@@ -3,26 +3,10 @@ import json
 import time
 
 import pytest
+import small_paper
 
 from fedlib import records, status, tables
 
-PAPER = """
-[paper]
-name = "Large"
-[blocks.b]
-title = "B"
-columns = { scans = "S", street = "T" }
-[blocks.b.mini]
-data = { name = "tiny_digits", domains = ["scans", "street"], fraction = 0.5 }
-net = { net = "linear" }
-protocol = { rounds = 40, lr = 0.05 }
-[tables.t]
-title = "Five thousand runs"
-blocks = ["b"]
-seeds = SEEDS
-select = "last"
-rows = [{ name = "FedAvg" }]
-"""
 RUNS = 5000
 ROUND = {"round": 1, "acc": {"scans": 91.234, "street": 42.567}, "loss": 1.234567, "train_loss": 1.234567,
          "bytes_up": 62800, "bytes_down": 62800, "seconds": 0.123}
@@ -31,10 +15,8 @@ ROUND = {"round": 1, "acc": {"scans": 91.234, "street": 42.567}, "loss": 1.23456
 @pytest.fixture
 def large(tmp_path, monkeypatch):
     """A paper with one table of 5,000 runs."""
-    papers = tmp_path / "papers"
-    papers.mkdir()
-    (papers / "large.toml").write_text(PAPER.replace("SEEDS", str(list(range(RUNS)))))
-    (papers / "large.csv").write_text("table,dataset,setting,method,metric,value\n")
+    text = small_paper.content('{ name = "FedAvg" }', range(RUNS), "rounds = 40, lr = 0.05", title="Large")
+    papers = small_paper.place(tmp_path / "papers", text, name="large")
     monkeypatch.setattr(tables, "PAPERS", papers)
     return papers
 

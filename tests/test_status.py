@@ -5,37 +5,17 @@ import subprocess
 import sys
 
 import pytest
+import small_paper
 import torch
 
 from fedlib import batch, failures, records, status, tables, train
 from fedlib.errors import UserError
 
-PAPER = """
-[paper]
-name = "Small"
-[blocks.b]
-title = "B"
-columns = { scans = "S", street = "T" }
-[blocks.b.mini]
-data = { name = "tiny_digits", domains = ["scans", "street"], fraction = 0.5 }
-net = { net = "linear" }
-protocol = { rounds = 4, lr = 0.05 }
-[tables.t]
-title = "A small table"
-blocks = ["b"]
-seeds = [0, 1]
-select = "last"
-rows = [{ name = "FedAvg" }, { name = "FedProx" }]
-"""
-
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    papers = tmp_path / "papers"
-    papers.mkdir()
-    (papers / "small.toml").write_text(PAPER)
-    (papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
-    monkeypatch.setattr(tables, "PAPERS", papers)
+    text = small_paper.content('{ name = "FedAvg" }, { name = "FedProx" }', (0, 1))
+    monkeypatch.setattr(tables, "PAPERS", small_paper.place(tmp_path / "papers", text))
     return tables.load("small/t")
 
 

@@ -120,7 +120,7 @@ def read(path: Path) -> dict:
     """The record at `path`; UserError when it is not one, in what any reader uses, or not of the run in its name."""
     try:
         record = forms.check(forms.parsed(path.read_text()), {"run": dict, "rounds": list, "made": MADE})
-        if digest(record["run"]) not in path.stem:
+        if not path.stem.endswith(digest(record["run"])):
             raise ValueError("its name is that of another run, or its settings were changed")
         check(record["rounds"])
         return record

@@ -64,8 +64,8 @@ def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: f
     for i, name in enumerate(values.columns):
         place = np.arange(len(values)) + (i - (values.shape[1] - 1) / 2) * width
         ax.bar(place, values[name], width * 0.92, color=inks[i], label=name, edgecolor="white", linewidth=0,
-               hatch="//" * inks[:i].count(inks[i]), yerr=None if half is None else half[name], capsize=3,
-               error_kw={"elinewidth": 1})      # there are more methods than colours
+               hatch="//" * inks[:i].count(inks[i]),        # there are more methods than colours
+               yerr=None if half is None else half[name], capsize=3, error_kw={"elinewidth": 1})
     ax.set_xticks(range(len(values)), values.index)
     ax.set(ylabel=label, ylim=(low, high))
     ax.grid(True, axis="y")

@@ -29,20 +29,21 @@ class Warm(ClientAppExecPlugin):
         processes.Process(target=run_clientapp, args=(self.appio_api_address, token, None, os.getpid())).start()
 
 
-def lost(failure):
-    """End the node with one of its threads; its service manager starts it again.
-
-    Flower's heartbeat ends for good at an answer that is an error, such as a server gives to first calls that come at
-    once; the node would go on asking for messages, and the server would send it none.
-    """
-    threading.__excepthook__(failure)
-    os._exit(1)
-
-
 def connect(words: list[str], port: int):
-    """Be a Flower node with these words of `flower-supernode`; its processes meet on this port of the loopback."""
+    """Be a Flower node with these words of `flower-supernode`; its processes meet on this port of the loopback.
+
+    It ends with any of its threads, and its service manager starts it again. Flower's heartbeat ends for good at an
+    answer that is an error, such as a server gives to first calls that come at once; the node would go on asking for
+    messages, and the server would send it none.
+    """
     address = f"127.0.0.1:{port}"
     launcher = subprocess.Popen([sys.executable, "-m", "fedlib.node", address, str(os.getpid())])
+
+    def lost(failure):
+        threading.__excepthook__(failure)
+        launcher.terminate()
+        os._exit(1)
+
     threading.excepthook = lost
     sys.argv = ["flower-supernode", "--isolation", "process", "--clientappio-api-address", address, *words]
     try:

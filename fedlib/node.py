@@ -18,6 +18,8 @@ from flwr.supercore.superexec.run_superexec import run_superexec
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
+from fedlib.errors import UserError
+
 processes = multiprocessing.get_context("forkserver")
 
 
@@ -32,9 +34,9 @@ class Warm(ClientAppExecPlugin):
 def connect(words: list[str], port: int):
     """Be a Flower node with these words of `flower-supernode`; its processes meet on this port of the loopback.
 
-    It ends with any of its threads, and its service manager starts it again. Flower's heartbeat ends for good at an
-    answer that is an error, such as a server gives to first calls that come at once; the node would go on asking for
-    messages, and the server would send it none.
+    A server that starts may answer a call by an error (its first calls, when they come at once). At such an answer
+    Flower's node ends as if all were well, or its heartbeat does, and the server then sends it no message. Both end
+    this process by an error here, so that its service manager starts it again. UserError: the first of the two.
     """
     address = f"127.0.0.1:{port}"
     launcher = subprocess.Popen([sys.executable, "-m", "fedlib.node", address, str(os.getpid())])
@@ -47,7 +49,8 @@ def connect(words: list[str], port: int):
     threading.excepthook = lost
     sys.argv = ["flower-supernode", "--isolation", "process", "--clientappio-api-address", address, *words]
     try:
-        flower_supernode()
+        flower_supernode()          # one that is asked to end leaves by SystemExit
+        raise UserError("the server answered by an error, or went away: start the node again")
     finally:
         launcher.terminate()        # its calls would keep a node alive that was turned away
 

@@ -74,7 +74,12 @@ def test_methods_of_a_table_that_share_a_colour_differ_in_dash(ident):
 
 def test_a_remark_in_brackets_changes_no_look():
     assert plots.look("mini_digits (not in the paper)") == plots.look("mini_digits")
-    assert plots.look("PACS, tested on all images") == plots.look("PACS") | {"linestyle": "--"}
+
+
+def test_variants_of_a_method_have_its_colour_broken_lines_and_markers_of_their_own():
+    base, *variants = [plots.look(f"PromptFL{rest}") for rest in ("", ", 32 tokens", ", tuned")]
+    assert {ink["color"] for ink in variants} == {base["color"]} and {ink["linestyle"] for ink in variants} == {"--"}
+    assert len({ink["marker"] for ink in variants}) == 2
 
 
 def test_figures_are_solid_white_and_narrow():

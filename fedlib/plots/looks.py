@@ -50,12 +50,12 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 def look(name: str) -> dict:
     """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn.
 
-    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line; a remark in brackets, "PACS (not
-    run)", changes nothing.
+    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line and a marker of its own; a remark
+    in brackets, "PACS (not run)", changes nothing.
     """
     name = name.split(" (")[0]
     if ", " in name:
-        return look(name.split(", ")[0]) | {"linestyle": "--"}
+        return look(name.split(", ")[0]) | {"linestyle": "--", "marker": MARKERS[key("marker", name) % len(MARKERS)]}
     name = {"alone": "Local", "SingleSet": "Local"}.get(name, name)
     if name == "pooled":
         return {"color": "black", "marker": "P", "linestyle": "--"}

@@ -30,7 +30,7 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "FedCLIP": (1, "s", ":"), "FACMIC": (4, "v", "-."), "PromptFL": (0, "o", "-"),
               "FedAPT": (2, "^", "-."), "FedDEAP": (3, "D", "-"),
               "DomainNet-126": (0, "o", "-"), "Office-Caltech10": (3, "D", "-"), "DDR": (1, "v", "-"),
-              "Office-Caltech-10": (3, "D", "-"),
+              "Office-Caltech-10": (3, "D", "-"), "Fashion-MNIST": (2, "P", "-"), "Amazon Review": (5, "D", "-"),
               "mini_digits with mini_clip": (6, "s", "-"), "λ1": (0, "o", "-"), "λ2": (3, "s", "--"),
                "class by class": (3, "D", "-"), "random order": (0, "o", "-"), "paper mode": (2, "^", "-"),
                "64 neurons": (5, "s", ":"), "256 neurons": (0, "o", "-"), "1024 neurons": (3, "D", "-"),

@@ -50,8 +50,8 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 def look(name: str) -> dict:
     """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn.
 
-    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line and a marker of its own; a remark
-    in brackets, "PACS (not run)", changes nothing.
+    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line and the marker of its whole
+    name; a remark in brackets, "PACS (not run)", changes nothing.
     """
     name = name.split(" (")[0]
     if ", " in name:

@@ -31,8 +31,8 @@ import nbformat
 import papermill
 import yaml
 
-from fedlib import forms
-from fedlib.errors import UserError, nearest
+from fedlib.core import schema
+from fedlib.core.errors import UserError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = {"mode": "read", "seconds": {}}  # given to every notebook that has such a parameter
@@ -98,8 +98,8 @@ def opened(notebook: Path):
 def remembered(stamps: Path) -> dict:
     """What was done before: digests by name, and "seconds" by notebook; {} where that is not known."""
     try:
-        found = forms.check(forms.parsed(stamps.read_text()), {"seconds?": {str: float}})
-        forms.check({k: v for k, v in found.items() if k != "seconds"}, {str: str})
+        found = schema.check(schema.parsed(stamps.read_text()), {"seconds?": {str: float}})
+        schema.check({k: v for k, v in found.items() if k != "seconds"}, {str: str})
         return found
     except (OSError, ValueError):
         return {}

@@ -13,7 +13,8 @@ from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvision
 INLINE = "module://matplotlib_inline.backend_inline"        # whatever the shell has
 processes = multiprocessing.get_context("forkserver")
 LOADED = ["open_clip", "__main__", "ipykernel.kernelapp", "IPython", "pandas", "scipy.stats", "seaborn",
-          "sklearn.manifold", "fedlib.batch", "fedlib.describe", "fedlib.plots"]     # what is not installed is left out
+          "sklearn.manifold", "fedlib.experiments.batch", "fedlib.report.zoo", "fedlib.report.plots"]
+# what is not installed is left out
 
 
 def ready(threads: int, limit: float):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from fedlib.errors import UserError, pick
+from fedlib.core.errors import UserError, pick
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "build/book"

@@ -2,7 +2,8 @@
 import re
 from pathlib import Path
 
-from fedlib import records, tables
+from fedlib.engine import records
+from fedlib.experiments import tables
 
 ROOT = Path(__file__).parent.parent
 MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.S)
@@ -22,10 +23,10 @@ def results_table() -> str:
     lines = []
     for ident in sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values()):
         paper, number = ident.split("/")
-        about, table = tables.papers()[paper]["paper"], tables.load(ident)
+        about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
         own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
-            cells = tables.compare(table, profile, records.folder(ROOT / "results"))
+            cells = tables.compare(table, profile, records.results_folder(ROOT / "results"))
             cells = cells[(cells.setting == setting) & (cells.n > 0) & cells.printed.notna()]
             cells = cells[cells.row.map(table.printed_row) == cells.row]        # no variants of ours
             for block, part in cells.groupby("block", sort=False):

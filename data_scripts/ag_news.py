@@ -5,12 +5,12 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from fedlib.readers.image_folder import subset_text
 from tqdm import tqdm
 
-from data_scripts.download import File
-from data_scripts.image_folder import subset_text
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "ag_news"
 TITLE = "AG News"
@@ -133,4 +133,5 @@ def every_fourth(y: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

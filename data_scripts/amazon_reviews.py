@@ -4,15 +4,15 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from fedlib.readers.image_folder import subset_text
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from scipy.sparse import coo_matrix, issparse
 from sklearn.datasets import load_svmlight_file
 
-from data_scripts.download import File
-from data_scripts.image_folder import subset_text
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "amazon_reviews"
 TITLE = "Amazon reviews"
@@ -162,4 +162,5 @@ def _first_line(error) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

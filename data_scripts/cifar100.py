@@ -1,6 +1,5 @@
 """CIFAR-100: 32 px colour images of a hundred classes (Krizhevsky, 2009)."""
-from data_scripts.cifar_files import CITATION, Cifar
-from fedlib.prepare import main
+from fedlib.readers.cifar_files import CITATION, Cifar
 
 NAME = "cifar100"
 TITLE = "CIFAR-100"
@@ -40,4 +39,5 @@ def read(root, size, say=print, skip=None):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

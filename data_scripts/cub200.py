@@ -2,11 +2,11 @@
 import re
 
 import numpy as np
+from fedlib.readers.image_folder import check_listed, decode, subset_text, transform_text
 
-from data_scripts.download import File
-from data_scripts.image_folder import check_listed, decode, subset_text, transform_text
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "cub200"
 TITLE = "CUB-200-2011"
@@ -85,4 +85,5 @@ def _numbers(path, images, low, high) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

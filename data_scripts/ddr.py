@@ -9,9 +9,7 @@ is in one domain, and high and low, bright and dark are equally many, so both cu
 - high and bright are the upper half by rank; of equal values, those that the lists name first are the lower ones.
 """
 import numpy as np
-from PIL import Image
-
-from data_scripts.image_folder import (
+from fedlib.readers.image_folder import (
     check_listed,
     classes_text,
     decode,
@@ -20,8 +18,9 @@ from data_scripts.image_folder import (
     subset_text,
     transform_text,
 )
-from fedlib.errors import UserError
-from fedlib.prepare import main
+from PIL import Image
+
+from fedlib.core.errors import UserError
 
 NAME = "ddr"
 TITLE = "DDR"
@@ -126,4 +125,5 @@ def upper_half(values: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

@@ -3,13 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from fedlib.readers import mat_digits, mnist, rendered_digits, usps_files
+from fedlib.readers.array_sets import KINDS, check_classes, check_labels, counts, labels_and_part, pooled
+from fedlib.readers.image_folder import bare, check_listed, class_files, decode, subset_text
 
-from data_scripts import mat_digits, mnist, rendered_digits, usps_files
-from data_scripts.array_sets import KINDS, check_classes, check_labels, counts, labels_and_part, pooled
-from data_scripts.download import File
-from data_scripts.image_folder import bare, check_listed, class_files, decode, subset_text
-from fedlib.errors import UserError
-from fedlib.prepare import main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
 
 NAME = "digits"
 TITLE = "Digits (MNIST, USPS, SVHN, MNIST-M, SynthDigits, SYN, rendered)"
@@ -152,4 +151,5 @@ _IMAGES = {"mnist_m": mnist_m, "syn": syn}
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

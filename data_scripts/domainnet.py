@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedlib.readers.image_folder import bare, check_listed, decode, find_domains, hold_out, subset_text, transform_text
 
-from data_scripts.download import File
-from data_scripts.image_folder import bare, check_listed, decode, find_domains, hold_out, subset_text, transform_text
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 _SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")  # MPFT's order of clients
 _FOUR = _SIX[:4]
@@ -195,5 +195,6 @@ SETS = {s.NAME: s for s in (DOMAINNET, K10, K50, K100, K150, D126)}
 
 
 if __name__ == "__main__":
+    from fedlib.cli import main
     named = len(sys.argv) > 1 and sys.argv[1] in SETS  # python data_scripts/domainnet.py domainnet_50 --size 32
-    raise SystemExit(main(sys.argv[1], sys.argv[2:]) if named else main(DOMAINNET.NAME))
+    main("data", *([] if named else [DOMAINNET.NAME]))

@@ -4,13 +4,12 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from fedlib.readers import idx_files
+from fedlib.readers.array_sets import check_classes, check_labels, counts, pooled
+from fedlib.readers.image_folder import classes_text, subset_text
+from fedlib.readers.mnist import transform
 
-from data_scripts import idx_files
-from data_scripts.array_sets import check_classes, check_labels, counts, pooled
-from data_scripts.image_folder import classes_text, subset_text
-from data_scripts.mnist import transform
-from fedlib.errors import UserError
-from fedlib.prepare import main
+from fedlib.core.errors import UserError
 
 NAME = "fashion_mnist"
 TITLE = "Fashion-MNIST"
@@ -85,4 +84,5 @@ def read_npz(path: Path):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

@@ -6,10 +6,9 @@ parts are drawn by lesion: no lesion is in both.
 import csv
 
 import numpy as np
+from fedlib.readers.image_folder import bare, check_listed, classes_text, decode, hold_out, subset_text, transform_text
 
-from data_scripts.image_folder import bare, check_listed, classes_text, decode, hold_out, subset_text, transform_text
-from fedlib.errors import UserError
-from fedlib.prepare import main
+from fedlib.core.errors import UserError
 
 NAME = "ham10000"
 TITLE = "HAM10000"
@@ -99,4 +98,5 @@ def by_lesion(path, lesions, y) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, folder
-from fedlib.seeds import key
+from fedlib.core.errors import UserError
+from fedlib.core.seeds import key
+from fedlib.datasets.prepare import TEST, TRAIN, folder
 
 IN_MEMORY = 256 * 2**20  # bytes; larger arrays of decoded images lie in a file
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}

@@ -1,11 +1,10 @@
 """MNIST: handwritten digits of two groups of writers (LeCun et al., 1998)."""
 import numpy as np
+from fedlib.readers import idx_files
+from fedlib.readers.array_sets import check_classes, counts, pooled
+from fedlib.readers.image_folder import classes_text, subset_text
 
-from data_scripts import idx_files
-from data_scripts.array_sets import check_classes, counts, pooled
-from data_scripts.image_folder import classes_text, subset_text
-from fedlib.errors import UserError
-from fedlib.prepare import main
+from fedlib.core.errors import UserError
 
 NAME = "mnist"
 TITLE = "MNIST"
@@ -66,4 +65,5 @@ def transform(size: int) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

@@ -1,9 +1,9 @@
 """Office-Caltech-10: ten object classes seen by Caltech-256, Amazon, a webcam and a DSLR camera (Gong et al., 2012)."""
 import numpy as np
+from fedlib.readers.image_folder import class_files, classes_text, decode, find_domains, subset_text, transform_text
 
-from data_scripts.download import File
-from data_scripts.image_folder import class_files, classes_text, decode, find_domains, subset_text, transform_text
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "office_caltech"
 TITLE = "Office-Caltech-10"
@@ -40,7 +40,7 @@ _USUAL = ("office_caltech10", "office_caltech_10", "OfficeCaltech10", "office_ca
 
 
 def read(root, size, say=print, skip=None):
-    """The four domains as numpy arrays, and what the manifest adds. UserError: see data_scripts.image_folder."""
+    """The four domains as numpy arrays, and what the manifest adds. UserError: see fedlib.readers.image_folder."""
     _, folders = find_domains(root, TITLE, _USUAL, _DOMAIN_FOLDERS)
     listed = {d: class_files(d, folders[d], _CLASS_FOLDERS) for d in DOMAINS}  # all folders before the first pixel
     domains, names, shorter = {}, {}, []
@@ -59,4 +59,5 @@ def read(root, size, say=print, skip=None):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

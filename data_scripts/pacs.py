@@ -2,11 +2,19 @@
 from pathlib import Path
 
 import numpy as np
+from fedlib.readers.image_folder import (
+    bare,
+    class_files,
+    classes_text,
+    decode,
+    find_domains,
+    subset_text,
+    transform_text,
+)
 
-from data_scripts.download import File
-from data_scripts.image_folder import bare, class_files, classes_text, decode, find_domains, subset_text, transform_text
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "pacs"
 TITLE = "PACS"
@@ -40,7 +48,7 @@ _KINDS = {"train": TRAIN, "crossval": TEST}
 def read(root, size, say=print, skip=None):
     """The four domains as numpy arrays, and what the manifest adds (the split in use, notices).
 
-    UserError: see data_scripts.image_folder; also a set of split lists that lacks one, or a list of something else.
+    UserError: see fedlib.readers.image_folder; also a set of split lists that lacks one, or a list of something else.
     """
     place, folders = find_domains(root, TITLE, _USUAL, {d: (d,) for d in DOMAINS})
     listed = {d: class_files(d, folders[d], dict.fromkeys(CLASSES, ())) for d in DOMAINS}
@@ -98,4 +106,5 @@ def official_part(domain: str, files: list, lists: Path) -> tuple[np.ndarray, st
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

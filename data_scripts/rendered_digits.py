@@ -6,19 +6,20 @@ so results differ from those on the published images. Nothing is downloaded. The
 by FreeType; another release of Pillow may move some pixels by a grey level or so.
 """
 import numpy as np
+from fedlib.readers.image_folder import room
 from PIL import Image, ImageFilter
 
-from data_scripts.image_folder import room
-from fedlib import mini_digits
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
-from fedlib.seeds import key
+from fedlib.core.errors import UserError
+from fedlib.core.seeds import key
+from fedlib.datasets import mini_digits
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "rendered_digits"
 TITLE = "Rendered digits (regenerated stand-in for SynthDigits)"
 DOMAINS = ("rendered_digits",)
 CLASSES = tuple("0123456789")
 SIZES = (32, 28)
+BUILT_IN = True
 COUNTS = {"train": 40000, "test": 10000}  # as many of each class
 PUBLISHED = {f"{NAME} {kind}": n for kind, n in COUNTS.items()}
 FILES = ()
@@ -131,4 +132,5 @@ def colours(rng: np.random.Generator) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

@@ -1,10 +1,10 @@
 """Tiny-ImageNet-200: 64 px images of 200 ImageNet classes (Le and Yang, 2015)."""
 import numpy as np
+from fedlib.readers.image_folder import check_listed, classes_text, decode, images_in, subset_text, transform_text
 
-from data_scripts.download import File
-from data_scripts.image_folder import check_listed, classes_text, decode, images_in, subset_text, transform_text
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN, main
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "tiny_imagenet"
 TITLE = "Tiny-ImageNet"
@@ -100,4 +100,5 @@ def _lines(path) -> list:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(NAME))
+    from fedlib.cli import main
+    main("data", NAME)

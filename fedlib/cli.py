@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from fedlib import records, settings
-from fedlib.errors import UserError, nearest, pick
+from fedlib import __version__
+from fedlib.core import settings
+from fedlib.core.errors import UserError, nearest, pick
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
 RESULTS = click.option("--results", type=click.Path(path_type=Path), help="Folder of records [default: results/].")
@@ -27,13 +28,14 @@ class Group(click.Group):
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fedlib", message="%(prog)s %(version)s")
 def cli():
     """Federated learning across domains: train methods, run and show the papers' tables."""
 
 
-def main():
-    """Entry point."""
-    sys.exit(call(sys.argv[1:] or ["--help"]))
+def main(*first: str):
+    """Entry point; a data script is `fedlib data NAME`: these words come first."""
+    sys.exit(call([*first, *sys.argv[1:]] or ["--help"]))
 
 
 def call(arguments: list) -> int:
@@ -68,69 +70,21 @@ def fail(message, code: int = 2) -> int:
 @JSON
 def methods(net, width, classes, shape, clients, as_json):
     """List the methods: kind of change, settings with defaults, limit. FedAvg's settings hold for all."""
-    from tqdm import tqdm
-
-    from fedlib import describe
-    from fedlib.cost import cost
-    from fedlib.methods import METHODS, FedAvg
-    from fedlib.nets import Arch, build
-    shared = settings.fields(FedAvg)
-    lines = [{"name": name, "kind": describe.kind(name),
-              "settings": {k: v[1] for k, v in settings.fields(cls).items() if cls is FedAvg or v != shared.get(k)},
-              "limit": _limit(cls.limit), "summary": cls.__doc__.strip().splitlines()[0]}
-             for name, cls in METHODS.items()]
+    from fedlib.report import zoo
+    lines = zoo.listing()
     if net:
-        arch = settings.make(Arch, {"net": net, "width": width}, "the net")
         shape = settings.convert(tuple[int, ...], shape, "--shape", least=1)
-        build(arch, classes, shape, 0)      # a mistake in the net is said once
-        for line in tqdm(lines, desc="Counting", disable=None, leave=False):
-            try:
-                line |= cost(line["name"], arch, classes, shape, clients)
-            except UserError as error:      # a method for other data
-                line["no_cost"] = str(error)
-    if as_json:
-        return click.echo(json.dumps(lines, indent=1))
-    for line in lines:
-        click.echo(f"{line['name']:<10} {line['kind']:<11} {_words(line['settings']) or '-'}\n"
-                   f"{'':<10} {line['summary']}\n{'':<10} limit: {line['limit']}")
-        if "no_cost" in line:
-            click.echo(f"{'':<10} not counted: {line['no_cost']}")
-        elif net:
-            click.echo(f"{'':<10} a round of a client: {line['bytes_down'] / 1e6:.3g} MB down, "
-                       f"{line['bytes_up'] / 1e6:.3g} MB up, {line['forward']:.3g} forward and {line['backward']:.3g} "
-                       f"backward passes per sample and epoch")
-        click.echo()
-
-
-def _limit(limit) -> str:
-    if isinstance(limit, str):
-        return limit
-    values, other, *net = limit
-    return f"{_words(values) or 'as it is'} equals {other}" + "".join(f" on {n}" for n in net)
-
-
-def _words(values: dict) -> str:
-    return " ".join(f"{k}={v}" for k, v in values.items())
+        zoo.add_costs(lines, {"net": net, "width": width}, classes, shape, clients)
+    click.echo(json.dumps(lines, indent=1) if as_json else zoo.listing_text(lines))
 
 
 @cli.command()
 @JSON
 def datasets(as_json):
     """List the datasets: domains, classes, and what is prepared here."""
-    from fedlib import prepare
-    lines = []
-    for name in prepare.DATASETS:
-        module = prepare.module(name)
-        ready = [s for s in module.SIZES if all(p.exists() for p in prepare.paths(name, s))]
-        lines.append({"name": name, "title": module.TITLE, "domains": list(module.DOMAINS),
-                      "classes": len(module.CLASSES), "sizes": list(module.SIZES), "prepared": ready,
-                      "licence": module.ABOUT.get("licence", "")})
-    if as_json:
-        return click.echo(json.dumps(lines, indent=1))
-    for line in lines:
-        ready = ", ".join(prepare.with_unit(line["name"], s) for s in line["prepared"]) or "not yet"
-        click.echo(f"{line['name']:<15} {line['title']}\n{'':<15} {line['classes']} classes; domains "
-                   f"{', '.join(line['domains'])}\n{'':<15} prepared: {ready}\n")
+    from fedlib.datasets import prepare
+    lines = prepare.listing()
+    click.echo(json.dumps(lines, indent=1) if as_json else prepare.listing_text(lines))
 
 
 @cli.command()
@@ -145,7 +99,7 @@ def data(name, root, size, domains, skip_corrupt, download):
 
     Without --from and FEDLIB_RAW the published files are downloaded; a download that was cut continues.
     """
-    from fedlib import prepare
+    from fedlib.datasets import prepare
     wanted = tuple(filter(None, (domains or "").split(",")))
     click.echo(prepare.summary(prepare.prepare(name, size, root, click.echo, skip_corrupt, download, wanted)))
 
@@ -162,13 +116,15 @@ def features(encoder, name, size, batch, source, device):
 
     Started again after a kill it continues. Train on them with --set encoder=NAME --set net=linear.
     """
-    from fedlib import encoders, feature_cache, prepare
-    prepare.load(name, size)        # its mistakes are said before weights are downloaded
+    from fedlib.core.machine import check_device
+    from fedlib.datasets import feature_cache, prepare
+    from fedlib.models import encoders
+    prepare.load_set(name, size)        # its mistakes are said before weights are downloaded
     if source:
         path = feature_cache.adopt(source, name, size, encoder, click.echo)
     else:
         check_device(device)
-        path = feature_cache.make(name, size, encoders.load(encoder).to(device), batch, click.echo)
+        path = feature_cache.make_features(name, size, encoders.load_encoder(encoder).to(device), batch, click.echo)
     click.echo(feature_cache.summary(path))
 
 
@@ -181,38 +137,25 @@ def features(encoder, name, size, batch, source, device):
 @JSON
 def partition(name, seed, out, picture, store, as_json):
     """List the papers' partitions, or show who holds what in NAME."""
-    from fedlib import partitions
+    from fedlib.core.files import write_bytes
+    from fedlib.datasets import named_partitions
     if store:
-        absent = partitions.store([name] if name else list(partitions.every()), click.echo)
+        absent = named_partitions.store([name] if name else list(named_partitions.all_named()), click.echo)
         return int(bool(absent and name))
     if not name:
-        kept = partitions.stored()
-        lines = [{"name": p.name, "set": p.data.name, "says": p.says, "source": p.source, "status": p.status,
-                  "digest": kept.get(p.name, {}).get("digest")} for p in partitions.every().values()]
-        if as_json:
-            return click.echo(json.dumps(lines, indent=1))
-        for line in lines:
-            click.echo(f"{line['name']:<32} {line['set']:<15} {line['digest'] or '-':<13} {line['status']}\n"
-                       f"{'':<32} {line['says']} ({line['source']})\n")
-        return 0
-    spec = partitions.load(name).data
-    found = partitions.drawn(spec, seed)
+        lines = named_partitions.listing()
+        return click.echo(json.dumps(lines, indent=1) if as_json else named_partitions.listing_text(lines))
+    spec = named_partitions.load_named(name).data
+    found = named_partitions.drawn(spec, seed)
     if as_json:
         return click.echo(json.dumps(found))
-    click.echo(f"{name} of {found['set']}, seed {found['seed']}, digest {found['digest']}")
-    for i, c in enumerate(found["clients"]):
-        held = [found["classes"][k] for k, n in enumerate(c["per_class"]) if n]
-        some = "all classes" if len(held) == len(found["classes"]) else f"{len(held)} classes: {', '.join(held[:6])}"
-        click.echo(f"  {i:>3} {c['domain']:<14} train {c['train']:6d}  val {c['val']:5d}  test {c['test']:6d}  {some}")
-    for d, n in found["unseen"].items():
-        click.echo(f"      {d:<14} unseen, test {n:6d}")
-    click.echo(f"  notice: {found['notice']}\n" * bool(found["notice"]), nl=False)
+    click.echo(named_partitions.in_words(name, found))
     if out:
-        records.write_bytes(out, json.dumps(partitions.indices(spec, seed)).encode())
+        write_bytes(out, json.dumps(named_partitions.indices(spec, seed)).encode())
         click.echo(f"indices: {out}")
     if picture:
-        from fedlib import plots
-        plots.holdings(partitions.frame(found), "training samples").savefig(picture)
+        from fedlib.report import plots
+        plots.holdings(named_partitions.frame(found), "training samples").savefig(picture)
         click.echo(f"picture: {picture}")
 
 
@@ -236,8 +179,10 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
     import torch
     from tqdm import tqdm
 
-    from fedlib import train as loop
-    run = planned(method, dataset, rounds, seed, sets)
+    from fedlib.core.machine import check_device
+    from fedlib.engine import loop, records
+    from fedlib.engine.run import run_in_words
+    run = run_in_words(method, dataset, rounds, seed, sets)
     check_device(device)
     torch.set_num_threads(threads)
     with tqdm(total=run.protocol.rounds, unit="round", desc=method, disable=None) as bar:
@@ -245,70 +190,12 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
             bar.update(event["round"] - bar.n)
             bar.set_postfix_str(f"{event['acc']:.1f} %")
         path = loop.train(run, out, device, say)
-    record = records.read(path)
+    record = records.read_record(path)
     if as_json:
         return click.echo(json.dumps({"record": str(path), "acc": record["rounds"][-1]["acc"]}))
     for domain, value in record["rounds"][-1]["acc"].items():
         click.echo(f"{domain:<14} {value:6.2f} %")
     click.echo(f"record: {path}")
-
-
-def planned(method: str, dataset: str, rounds, seed, sets) -> records.Run:
-    """The run of a method with settings in words, NAME=VALUE; UserError on anything unknown or impossible."""
-    parts = {"method": {}, "protocol": {"rounds": rounds} if rounds else {}, "net": {}, "data": {"name": dataset}}
-    for word in sets:
-        part, name, value = place(method, word)
-        parts[part][name] = value
-    return records.plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
-
-
-def place(method: str, word: str) -> tuple[str, str, str]:
-    """'mu=0.1' -> ("method", "mu", "0.1"): which part of a run has a setting of this name."""
-    from fedlib.methods import METHODS
-    from fedlib.methods.base import Protocol
-    from fedlib.nets import Arch
-    from fedlib.partition import Data
-    cls = METHODS[pick("method", method, METHODS)]
-    name, sign, value = word.partition("=")
-    if not sign or not value:
-        raise UserError(f"--set takes NAME=VALUE, not '{word}'")
-    known = {"method": [*settings.fields(cls), *(["preset"] if cls.presets else [])],
-             "protocol": settings.fields(Protocol), "net": settings.fields(Arch), "data": settings.fields(Data)}
-    for part, names in known.items():
-        if name in names:
-            return part, name, value
-    every = [n for names in known.values() for n in names]
-    raise UserError(f"no setting '{name}' of {method}, the protocol, the net or the data{nearest(name, every)} "
-                    f"(there are: {', '.join(every)})")
-
-
-def check_device(device: str):
-    """UserError unless torch can use the device."""
-    import torch
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{device}' cannot be used here (try cpu): {str(error).splitlines()[0]}") from error
-
-
-APP = {"app.py": "from fedlib.flower import client, server\n\n__all__ = [\"client\", \"server\"]\n",
-       "pyproject.toml": """# A Flower app: `flwr run` of this folder trains the run below over the connected nodes.
-[project]
-name = "fedlib-run"
-version = "1.0.0"
-description = "A fedlib run across machines"
-license = "MIT"
-dependencies = []       # of each machine: fedlib[flower]
-
-[tool.flwr.app]
-publisher = "fedlib"
-
-[tool.flwr.app.components]
-serverapp = "app:server"
-clientapp = "app:client"
-
-[tool.flwr.app.config]
-"""}
 
 
 @cli.command()
@@ -322,12 +209,11 @@ clientapp = "app:client"
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the app.")
 def flower(method, dataset, rounds, seed, sets, results, timeout, out):
     """Write a Flower app that trains METHOD across machines: `flwr run FOLDER`. Needs no data here."""
-    planned(method, dataset, rounds, seed, sets)
-    config = {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": " ".join(sets),
-              "results": results, "timeout": timeout}
-    lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items())
-    for name, text in APP.items():
-        records.write_bytes(out / name, (text + lines * name.endswith("toml")).encode())
+    from fedlib.engine.run import run_in_words
+    from fedlib.remote.app import write_app
+    run_in_words(method, dataset, rounds, seed, sets)
+    write_app(out, {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": " ".join(sets),
+                    "results": results, "timeout": timeout})
     click.echo(f"app: {out}")
 
 
@@ -337,7 +223,7 @@ def flower(method, dataset, rounds, seed, sets, results, timeout, out):
 def node(port, words):
     """Be a node of a federation: `flower-supernode` with its WORDS, torch loaded once for all messages."""
     try:
-        from fedlib.node import connect
+        from fedlib.remote.node import connect
     except ModuleNotFoundError as error:
         raise UserError(f"a node needs Flower ({error}): pip install 'fedlib[flower]'") from None
     connect(list(words), port)
@@ -350,17 +236,10 @@ def node(port, words):
 @JSON
 def tables_(results, as_json):
     """List the papers' tables and how many records each profile has."""
-    from fedlib import tables
-    results, lines = records.folder(results), []
-    for ident in tables.idents():
-        table = tables.load(ident)
-        planned = {p: [x.done(results) for x in table.runs(p)] for p in tables.PROFILES}
-        lines.append({"table": ident, "title": table.title,
-                      "records": {p: f"{sum(there)}/{len(there)}" for p, there in planned.items()}})
-    if as_json:
-        return click.echo(json.dumps(lines, indent=1))
-    for line in lines:
-        click.echo(f"{line['table']:<16} {line['title']:<40} {_words(line['records'])}")
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import tables
+    lines = tables.listing(results_folder(results))
+    click.echo(json.dumps(lines, indent=1) if as_json else tables.listing_text(lines))
 
 
 @cli.command()
@@ -375,47 +254,11 @@ def tables_(results, as_json):
 @DEVICE
 def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
     """Train what a table lacks. Records that exist are not trained again."""
-    from fedlib import batch, tables
-    from fedlib import stack as stacked
-    from fedlib import train as loop
-    results, stack = records.folder(results), stacked.asked(stack or ("1" if device == "cpu" else "auto"))
-    planned = tables.load(table).runs(profile, parse_seeds(seeds))
-    if only:
-        names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
-        planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
-        if not planned:
-            pick(f"row, method or digest of {table}", only, names)
-    if not planned:
-        raise UserError(f"{table} has no runs in profile '{profile}'")
-    for p in planned:
-        if p.run.path(results).exists():
-            records.read(p.run.path(results))
-    todo = [p for p in planned if not p.done(results)]
-    budget = batch.seconds(time_budget) if time_budget else None
-    click.echo(f"{table}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, "
-               f"{len(todo)} to train")
-    if not todo:
-        return 0
-    check_device(device)
-    for name, size, encoder in sorted({(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}):
-        from fedlib import feature_cache, prepare
-        prepare.load(name, size or None)        # once, before many processes ask for it
-        if encoder:
-            feature_cache.ensure(name, size or None, encoder, device, click.echo)
-    if len(todo) == 1:
-        try:
-            click.echo(f"record: {batch.one(todo[0], results, device, budget, click.echo, stack)}")
-            return 0
-        except loop.OutOfTime as stop:
-            click.echo(str(stop))
-            return batch.STOPPED if only else 0
-    jobs = jobs or (os.cpu_count() if device == "cpu" else 1)
-    outcome = batch.execute(table, profile, todo, results, jobs, device, budget, show_progress(), stack)
-    stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
-    click.echo(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")
-    for problem in outcome["failed"]:
-        click.echo(f"failed: {problem}", err=True)
-    return 1 if outcome["failed"] else 0
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import batch
+    chosen = batch.chosen(table, profile, parse_seeds(seeds), only)
+    return batch.run_table(table, profile, chosen, results_folder(results), device=device, jobs=jobs, stack=stack,
+                           budget=time_budget, alone=bool(only), say=click.echo, progress=show_progress())
 
 
 @cli.command()
@@ -426,18 +269,11 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 @JSON
 def plan(table, profile, seeds, results, as_json):
     """List the runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
-    from fedlib import failures, tables
-    results, lines = records.folder(results), []
-    for p in tables.load(table).runs(profile, parse_seeds(seeds)):
-        files = p.files(results)
-        lines.append({"row": p.row, "block": p.block, "unseen": p.unseen, "seed": p.seed, "digest": p.run.digest,
-                      "files": list(map(str, files)), "missing": [str(f) for f in files if not f.exists()],
-                      "failure": str(failures.path(p.run, results))})
-    if as_json:
-        return click.echo(json.dumps({"table": table, "profile": profile, "runs": lines}, indent=1))
-    for line in lines:
-        click.echo(f"{'missing' if line['missing'] else 'done':<8} {line['digest']} {line['row']}, {line['block']}, "
-                   f"seed {line['seed']}" + f", without {line['unseen']}" * bool(line["unseen"]))
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import batch
+    lines = batch.listing(table, profile, parse_seeds(seeds), results_folder(results))
+    click.echo(json.dumps({"table": table, "profile": profile, "runs": lines}, indent=1) if as_json
+               else batch.listing_text(lines))
 
 
 @cli.command()
@@ -447,9 +283,10 @@ def plan(table, profile, seeds, results, as_json):
 @JSON
 def status(table, profile, results, as_json):
     """What is done, running, failed and missing, with its cost so far and an estimate of what is left."""
-    from fedlib import status as standing
-    from fedlib import tables
-    found = standing.everything([table] if table else tables.idents(), profile, records.folder(results))
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import status as standing
+    from fedlib.experiments import tables
+    found = standing.everything([table] if table else tables.idents(), profile, results_folder(results))
     click.echo(json.dumps(found, indent=1) if as_json else "\n".join(standing.said(found)))
 
 
@@ -459,11 +296,13 @@ def status(table, profile, results, as_json):
 @DEVICE
 def bench(only, results, device):
     """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records."""
-    from fedlib import bench as measuring
+    from fedlib.core.machine import check_device
+    from fedlib.engine.records import results_folder
+    from fedlib.probes import bench as measuring
     if only:
         pick("workload", only, [*measuring.WORKLOADS, "growth"])
     check_device(device)
-    here = measuring.everything(records.folder(results), device, only or "", click.echo)
+    here = measuring.everything(results_folder(results), device, only or "", click.echo)
     click.echo("\n".join(measuring.lines(json.loads(here.read_text())["workloads"])))
     click.echo(f"kept in {here}")
 
@@ -496,24 +335,9 @@ def show_progress():
 @JSON
 def show(table, profile, rule, when, results, as_json):
     """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims."""
-    from fedlib import tables
-    results, loaded = records.folder(results), tables.load(table)
-    pick("profile", profile, tables.PROFILES)
-    cells = tables.compare(loaded, profile, results, rule, when=when or "")
-    judged = tables.verdicts(loaded, profile, results, rule, when or "")
-    if as_json:
-        plain = json.loads(cells.to_json(orient="records"))
-        return click.echo(json.dumps({"table": table, "profile": profile, "select": rule or loaded.select,
-                                      "cells": plain, "claims": judged.to_dict("records")}, indent=1))
-    click.echo(f"{loaded.title} ({table}), profile {profile}: {tables.PROFILES[profile]}\n"
-               f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {rule or loaded.select}; "
-               f"– is not run")
-    for block in tables.shown_blocks(loaded, profile):
-        click.echo(f"\n{loaded.blocks[block]['title']}\n{tables.wide(loaded, cells, block).to_string()}")
-    counts = judged.verdict.value_counts()
-    click.echo("\nclaims: " + (", ".join(f"{n} {v}" for v, n in counts.items()) or "none"))
-    for _, line in judged[judged.verdict != "not run"].iterrows():
-        click.echo(f"  {line.verdict}: {line.says} [{line.evidence}]")
+    from fedlib.report.shown import shown, shown_text
+    found = shown(table, profile, results, rule, when or "")
+    click.echo(json.dumps(found, indent=1) if as_json else shown_text(found))
 
 
 @cli.command()
@@ -523,16 +347,13 @@ def show(table, profile, rule, when, results, as_json):
               help="Largest difference in the mean over domains and the last five rounds, in points.")
 def check(folder, results, tolerance):
     """Compare fresh records in FOLDER with the committed ones of the same runs."""
-    from fedlib import batch
-    lines = batch.differences(folder, records.folder(results))
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import batch
+    lines = batch.differences(folder, results_folder(results))
     if not lines:
         raise UserError(f"no records in {folder}")
-    known = [gap for _, _, gap in lines if gap == gap]
-    equal, most = sum(same for _, same, _ in lines), max(known, default=0)
-    click.echo(f"{len(lines)} fresh records: {equal} equal to the committed ones in every accuracy, "
-               f"{len(known) - equal} differ by at most {most:.2f} points, {len(lines) - len(known)} are new")
-    for name, _, gap in lines:
-        if gap > tolerance:
-            click.echo(f"  {name} differs by {gap:.2f} points", err=True)
-    return int(most > tolerance)
-
+    click.echo(batch.differences_text(lines))
+    far = [(name, gap) for name, _, gap in lines if gap > tolerance]
+    for name, gap in far:
+        click.echo(f"  {name} differs by {gap:.2f} points", err=True)
+    return int(bool(far))

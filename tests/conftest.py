@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlib import feature_cache, prepare, records
+from fedlib.core.federation import Federation
+from fedlib.datasets import feature_cache, prepare
+from fedlib.datasets.registry import DATASETS
+from fedlib.engine.run import plan
+from fedlib.engine.worker import initial_net
 from fedlib.methods import METHODS
-from fedlib.nets import build
-from fedlib.train import prompted
 
 os.environ.setdefault("FEDLIB_DATA", str(Path(__file__).parent.parent / "build" / "data"))
-prepare.DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
-prepare.BUILT_IN = (*prepare.BUILT_IN, "tiny_digits", "tiny_features")
+DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
 ON_FEATURES = ("MPFT",)     # methods that need them
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},
             "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
@@ -28,17 +29,17 @@ def small_run(method="FedAvg", values=None, net="resnet10", seed=0, data=None, *
         net, data, values = "adapter", {"name": "tiny_features", **(data or {})}, {"server_epochs": 3, **(values or {})}
     arch = {"net": net, "width": 4}
     if method in PROMPTED and net == "resnet10":
-        feature_cache.ensure("tiny_digits", None, "mini_clip", say=lambda line: None)
+        feature_cache.ensure_features("tiny_digits", None, "mini_clip", say=lambda line: None)
         arch, data = {"net": "identity", "head": "prompts"}, {"encoder": "mini_clip", **(data or {})}
         values = PROMPTED[method] | (values or {})
     data = {"name": "tiny_digits", "fraction": 0.5, "clients": (2, 1, 1, 1), **(data or {})}
     protocol = {"rounds": 2, "epochs": 1, "batch": 8, "lr": 0.05, "momentum": 0.9, "augment": "crop", **protocol}
-    return records.plan(method, values or {}, data, arch, protocol, seed)
+    return plan(method, values or {}, data, arch, protocol, seed)
 
 
 def net_of(run, client):
     """The net of a run at its start."""
-    return build(run.net, 10, tuple(client.train.x.shape[1:]), run.seed, prompts=prompted(run, client.classes))
+    return initial_net(run, Federation([client], client.classes, {}, {}))
 
 
 def numbers(record: dict) -> list[dict]:
@@ -57,7 +58,7 @@ def method_name(request):
 def fedlib(monkeypatch, capsys):
     """Call the command line in this process: (exit code, stdout, stderr)."""
     from fedlib import cli  # needs click, which tests of the core do without
-    prepare.load("tiny_digits")
+    prepare.load_set("tiny_digits")
     capsys.readouterr()
 
     def call(*args):

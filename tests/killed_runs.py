@@ -17,7 +17,10 @@ from pathlib import Path
 
 import conftest
 
-from fedlib import budgets, forms, train
+from fedlib.core import schema
+from fedlib.core.files import Busy
+from fedlib.engine import loop
+from fedlib.probes import privacy
 
 
 def short(method="FedDyn", rounds=2):
@@ -33,7 +36,7 @@ def forked(call) -> int:
     try:
         call()
         os._exit(0)
-    except train.Busy:
+    except Busy:
         os._exit(3)
     except BaseException:
         traceback.print_exc()
@@ -53,7 +56,7 @@ def at_random(folder: Path, kills: int) -> dict:
     path = run.path(folder)
     while len(seen) < kills:
         (done, tell), (leave, give), wait = os.pipe(), os.pipe(), draws.choice([0, 0, 1])
-        pid = forked(lambda tell=tell, leave=leave: train.train(
+        pid = forked(lambda tell=tell, leave=leave: loop.train(
             run, folder, say=lambda e: (os.write(tell, b"."), os.read(leave, 1))))
         if wait:
             os.read(done, 1)
@@ -67,7 +70,7 @@ def at_random(folder: Path, kills: int) -> dict:
         seen.append(progress(path.with_suffix(".partial")))
         last = 0.02 + 0.001 * len(seen)
         assert not path.exists(), "a record of a run that is not done"
-    train.train(run, folder)
+    loop.train(run, folder)
     return {"kills": len(seen), "progress": seen}
 
 
@@ -75,8 +78,8 @@ def progress(partial: Path) -> int:
     """The last round that a checkpoint holds; it can always be read."""
     if not partial.exists():
         return 0
-    with train.safe_open(partial, "pt") as file:
-        return forms.parsed(file.metadata()["about"])["rounds"][-1]["round"]
+    with loop.safe_open(partial, "pt") as file:
+        return schema.parsed(file.metadata()["about"])["rounds"][-1]["round"]
 
 
 def at_each(folder: Path, kind: str) -> dict:
@@ -93,7 +96,7 @@ def at_each(folder: Path, kind: str) -> dict:
 
 
 def collect(run, place: Path, kind: str):
-    budgets.collect(run, place) if kind == "budget" else train.train(run, place)
+    privacy.collect(run, place) if kind == "budget" else loop.train(run, place)
 
 
 def killed_at(number: int, place: Path):
@@ -124,7 +127,7 @@ def race(folder: Path, times: int) -> dict:
     for number in range(times):
         place = folder / str(number)
         begin = time.monotonic() + 0.05
-        pids = [forked(lambda: (time.sleep(max(0, begin - time.monotonic())), train.train(run, place)))  # noqa: B023
+        pids = [forked(lambda: (time.sleep(max(0, begin - time.monotonic())), loop.train(run, place)))  # noqa: B023
                 for _ in range(4)]
         codes.append(sorted(map(ended, pids)))
         left.append(sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()))
@@ -132,7 +135,7 @@ def race(folder: Path, times: int) -> dict:
 
 
 if __name__ == "__main__":
-    train.federate(short().data, 0)        # what is prepared here need not be in every process
+    loop.federate(short().data, 0)        # what is prepared here need not be in every process
     what, where, how = sys.argv[1:]
     found = {"random": lambda: at_random(Path(where), int(how)), "each": lambda: at_each(Path(where), how),
              "race": lambda: race(Path(where), int(how))}[what]()

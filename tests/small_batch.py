@@ -6,7 +6,7 @@ from pathlib import Path
 
 import small_paper
 
-from fedlib import tables
+from fedlib.experiments import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 WITH_FEATURES = """
@@ -57,7 +57,7 @@ class Small:
             (self.folder / name).symlink_to(ROOT / name)
 
     def runs(self, table="small/t"):
-        return tables.load(table).runs("mini")
+        return tables.load_table(table).runs("mini")
 
     def command(self, *options, config=(), where="laptop") -> list[str]:
         """Snakemake, told of the table by --config."""

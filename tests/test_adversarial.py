@@ -10,12 +10,15 @@ import torch.nn.functional as F
 from conftest import numbers, small_run
 from torch import nn, tensor
 
-from fedlib import params, records, seeds, settings, train
-from fedlib.data import NORMALS, Client, Split, batches
-from fedlib.errors import UserError
+from fedlib.core import params, seeds, settings
+from fedlib.core.errors import UserError
+from fedlib.core.federation import NORMALS, Client, Split, batches
+from fedlib.engine import loop, records
+from fedlib.engine.run import plan
+from fedlib.engine.worker import Worker
 from fedlib.methods import adversarial, make
 from fedlib.methods.adversarial import attraction, fresh, trained
-from fedlib.nets import Arch, HiddenLayers, Net, build
+from fedlib.models.nets import Arch, HiddenLayers, Net, build
 
 FORMS = pytest.mark.parametrize("form", ["released", "paper"])
 NAMES = pytest.mark.parametrize("name", ["ADCOL", "FedPall"])
@@ -50,7 +53,7 @@ def net_of(hidden=True, seed=0):
 
 def amplifier(clients):
     """Entries of a net of the server whose answers are far from uniform."""
-    return params.read(drawn(HiddenLayers(D, clients, bias=False), 2))
+    return params.snapshot(drawn(HiddenLayers(D, clients, bias=False), 2))
 
 
 def client_of(net, x, y, client_id="0", **more):
@@ -59,8 +62,8 @@ def client_of(net, x, y, client_id="0", **more):
 
 
 def worker_of(name, values, net, x, y=LABELS, client_id="0", **protocol):
-    run = records.plan(name, values, {}, {}, {"lr": 0.1, "batch": 4, **protocol}, 0)
-    return train.Worker(run, client_of(net, x, y, client_id), net)
+    run = plan(name, values, {}, {}, {"lr": 0.1, "batch": 4, **protocol}, 0)
+    return Worker(run, client_of(net, x, y, client_id), net)
 
 
 def server_of(name, values=None, net=None, seed=0):
@@ -361,7 +364,7 @@ def watched(monkeypatch):
     calls = []
 
     def watch(net, moves, split, batch, epochs, gen):
-        calls.append((net, params.read(net), dict(moves), split.y.tolist(), epochs))
+        calls.append((net, params.snapshot(net), dict(moves), split.y.tolist(), epochs))
         return trained(net, moves, split, batch, epochs, gen)
     monkeypatch.setattr(adversarial, "trained", watch)
     return calls
@@ -371,7 +374,7 @@ def watched(monkeypatch):
 def test_places_are_kept_and_a_new_client_starts_the_amplifier_anew(name, monkeypatch):
     """The classifier goes on in any case. Client i sends 5 + i features, and often not all take part."""
     server, calls = server_of(name, {"server_epochs": 2}), watched(monkeypatch)
-    places, last, classifier = {}, ({}, {}), (params.read(net_of().head), {})
+    places, last, classifier = {}, ({}, {}), (params.snapshot(net_of().head), {})
     for ids in (["2"], ["2"], ["0", "2"], ["1"], ["0", "1"], ["2"], ["0", "1", "2"]):
         anew = not places.keys() >= set(ids)
         places |= {i: len(places) for i in ids if i not in places}
@@ -395,10 +398,10 @@ def test_a_second_training_at_the_server_goes_on_as_one_run_of_sgd():
     """21 samples in batches of 5: the last one of each epoch is left out."""
     split, net = Split(draw(21, D), torch.arange(21) % 3), HiddenLayers(D, 3)
     start = fresh(net, 1)
-    one, moves = trained(params.load(HiddenLayers(D, 3), start), {}, split, 5, 2, seeds.generator(1))
-    two, cold = (trained(params.load(HiddenLayers(D, 3), one), m, split, 5, 2, seeds.generator(2))[0]
+    one, moves = trained(params.load_params(HiddenLayers(D, 3), start), {}, split, 5, 2, seeds.generator(1))
+    two, cold = (trained(params.load_params(HiddenLayers(D, 3), one), m, split, 5, 2, seeds.generator(2))[0]
                  for m in (moves, {}))
-    params.load(net, start).train()
+    params.load_params(net, start).train()
     opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
     for number in (1, 2):
         gen = seeds.generator(number)
@@ -407,7 +410,7 @@ def test_a_second_training_at_the_server_goes_on_as_one_run_of_sgd():
                 opt.zero_grad()
                 F.cross_entropy(net(z), y).backward()
                 opt.step()
-        assert same(params.read(net), one if number == 1 else two)
+        assert same(params.snapshot(net), one if number == 1 else two)
     assert not same(two, cold) and moves.keys() == dict(net.named_parameters()).keys()
 
 
@@ -418,7 +421,7 @@ def test_training_at_the_server_learns_separable_features(bias):
     net.load_state_dict(fresh(net, 0), strict=False)
     before = F.cross_entropy(net.train()(split.x), y)
     after, _ = trained(net, {}, split, 10, 20, seeds.generator(0))
-    logits = params.load(HiddenLayers(D, 3, bias), after).eval()(split.x)       # with running statistics that fit
+    logits = params.load_params(HiddenLayers(D, 3, bias), after).eval()(split.x)       # with running statistics that fit
     assert F.cross_entropy(logits, y) < 0.2 * before and (logits.argmax(1) == y).float().mean() > 0.95
 
 
@@ -448,8 +451,8 @@ def test_clients_begin_with_the_classifiers_layers_and_their_own_batch_norm(hidd
     server.aggregate({"0": message(12)})
     net, down = net_of(hidden), server.broadcast("0")
     net.train()(draw(12, 3))        # running statistics of its own
-    before = params.read(net)
-    after = params.read(begins(server, down, net).net)
+    before = params.snapshot(net)
+    after = params.snapshot(begins(server, down, net).net)
     for k, v in after.items():
         layer = k.removeprefix("head.")
         if k.startswith("head.") and layer in down["classifier"]:
@@ -511,7 +514,7 @@ def test_uploads_are_features_labels_and_a_count_and_no_entry_of_a_net_travels(n
                           if extra else set())
         for part, travels in ((worker.client.net, up), (worker.client.net.body, down)):
             values = params.flatten(travels).values()
-            assert not any(torch.equal(v, w) for v in params.read(part).values() for w in values)
+            assert not any(torch.equal(v, w) for v in params.snapshot(part).values() for w in values)
         server.aggregate({"0": up})
     assert server.broadcast("0")["amplifier"] and server.global_ == {}
 
@@ -525,9 +528,9 @@ def test_collecting_features_moves_batch_norm_statistics_in_training_mode_only(n
     worker = worker_of(name, {"collect": collect}, net, draw(10, 3), LABELS[:10], epochs=2)
     worker.train(server_of(name).broadcast("0"), 0)
     assert passes == 2 * [(True, 4), (True, 4), (True, 2)] + [(collect == "train", n) for n in (4, 4, 2)]
-    before = params.read(net)
+    before = params.snapshot(net)
     z, _ = worker.method.features(worker.client)
-    moved = {k for k, v in params.read(net).items() if not torch.equal(v, before[k])}
+    moved = {k for k, v in params.snapshot(net).items() if not torch.equal(v, before[k])}
     assert moved == ({"body.1.running_mean", "body.1.running_var"} if collect == "train" else set())
     assert not z.requires_grad and all(p.requires_grad for p in net.parameters())
 
@@ -565,7 +568,7 @@ def runs(tmp_path_factory):
 
             def after(server, workers, rounds):
                 kept.extend([{w.client.id: w.client.net.state_dict() for w in workers}, server])
-            rounds = numbers(records.read(train.train(planned, folder, after=after)))
+            rounds = numbers(records.read_record(loop.train(planned, folder, after=after)))
             done[planned.digest] = [{k: v for k, v in r.items() if "bytes" not in k} for r in rounds], *kept
         return done[planned.digest]
     return run
@@ -589,7 +592,7 @@ def test_each_part_alone_makes_a_difference(name, on, runs):
 
 def test_with_half_of_the_clients_in_a_round_a_run_knows_those_who_took_part(runs):
     _, _, server = runs("FedPall", participation=0.5)
-    chosen = [train.sample(5, server.protocol, 0, number) for number in range(3)]
+    chosen = [loop.sample(5, server.protocol, 0, number) for number in range(3)]
     known = list(dict.fromkeys(str(i) for some in chosen for i in some))
     assert {i: int(v) for i, v in server.places_.items()} == {i: n for n, i in enumerate(known)}
     assert len(server.amplifier_["6.weight"]) == len(known) > 2
@@ -639,7 +642,7 @@ def test_the_papers_arithmetic_of_traffic():
     assert round(size(net) / 1e6, 2) == 24.83 and size(net) // 2048 == 12_122
     assert [round(100 * size(n) / size(net.body), 2) for n in (net.head, amp)] == [5.61, 5.59]
     assert round(100 * (size(net.head) + size(amp)) / size(net), 1) == 10.6
-    sent = params.read(net, without=params.buffers(net))
+    sent = params.snapshot(net, without=params.buffers(net))
     assert params.nbytes({"params": sent}) == 4 * size(net)     # what FedAvg sends, but for running statistics and n
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedlib.readers import array_sets, cifar10, cifar100, fashion_mnist, mnist
 
-from data_scripts import array_sets, cifar10, cifar100, download, fashion_mnist, mnist
-from fedlib import prepare
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN
+from fedlib.core.errors import UserError
+from fedlib.datasets import download, prepare
+from fedlib.datasets.prepare import TEST, TRAIN
 
 RAW = os.environ.get("FEDLIB_RAW")
 needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")

@@ -14,7 +14,8 @@ import pytest
 from conftest import numbers
 from small_batch import ROOT, Small
 
-from fedlib import failures, records, train
+from fedlib.engine import loop, records
+from fedlib.experiments import failures
 
 snakemake = pytest.mark.skipif(importlib.util.find_spec("snakemake") is None, reason="needs the extra: batch")
 LEASE = [sys.executable, str(ROOT / "workflow/lease.py")]
@@ -34,7 +35,7 @@ def planned_jobs(said: str) -> set[str]:
 
 def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_path):
     one, *others = small.runs()
-    train.train(one.run, tmp_path)
+    loop.train(one.run, tmp_path)
     code, out, err = fedlib("plan", "small/t", "--results", tmp_path, "--json")
     found = json.loads(out)
     assert (code, err, found["table"], found["profile"]) == (0, "", "small/t", "mini")
@@ -49,7 +50,7 @@ def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_
 
 def test_a_measure_that_is_missing_beside_a_record_is_planned(small, fedlib, tmp_path):
     one, = small.runs("small/f")
-    train.train(one.run, tmp_path)
+    loop.train(one.run, tmp_path)
     run, = json.loads(fedlib("plan", "small/f", "--results", tmp_path, "--json")[1])["runs"]
     assert run["missing"] == [str(one.run.beside(tmp_path, "features"))]
 
@@ -60,7 +61,7 @@ def test_a_measure_that_is_missing_beside_a_record_is_planned(small, fedlib, tmp
 def test_a_dry_run_names_exactly_the_missing_records(small):
     _, two, three, _ = planned = small.runs()
     for p in (two, three):
-        train.train(p.run, small.results)
+        loop.train(p.run, small.results)
     said = small.snakemake("-n")
     assert said.returncode == 0, said.stdout
     assert planned_jobs(said.stdout) == {p.run.digest for p in planned} - {two.run.digest, three.run.digest}
@@ -76,8 +77,8 @@ def test_a_table_is_trained_once_and_edits_of_the_code_train_nothing_again(small
     done = small.snakemake("--cores", 2, config=["table=small/t", "seeds=0"])
     assert done.returncode == 0, done.stdout
     for p in small.runs()[:2]:
-        assert numbers(records.read(p.run.path(small.results))) == numbers(
-            records.read(train.train(p.run, tmp_path / "alone")))
+        assert numbers(records.read_record(p.run.path(small.results))) == numbers(
+            records.read_record(loop.train(p.run, tmp_path / "alone")))
     kept = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in small.results.glob("*/*.json")}
     assert len(kept) == 2
     snakefile = small.folder / "workflow/Snakefile"
@@ -134,14 +135,14 @@ def test_a_run_that_time_stopped_is_continued_by_a_retry(small, tmp_path):
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("Trying to restart job") == 2      # each of the two runs once
     for p in small.runs()[:2]:
-        assert numbers(records.read(p.run.path(small.results))) == numbers(
-            records.read(train.train(p.run, tmp_path / "alone")))
+        assert numbers(records.read_record(p.run.path(small.results))) == numbers(
+            records.read_record(loop.train(p.run, tmp_path / "alone")))
 
 
 @snakemake
 def test_a_measure_is_made_beside_a_record_that_stays(small, tmp_path):
     one, = small.runs("small/f")
-    record = train.train(one.run, small.results)
+    record = loop.train(one.run, small.results)
     before = record.stat().st_mtime_ns, record.read_bytes()
     done = small.snakemake("--cores", 1, config=["table=small/f"])
     assert done.returncode == 0 and one.done(small.results), done.stdout
@@ -162,7 +163,7 @@ def test_the_pages_of_a_table_are_executed_when_its_records_are_there(small):
     assert executed.cells[-1].outputs[0].text == f"mini read {small.results}\n"
     assert "rule page:" not in small.snakemake("-n", config=["table=small/t", "seeds=0"]).stdout
     run = small.runs()[0].run
-    records.write(run.path(small.results), {"run": run.spec, "rounds": [{"acc": {"a": 1}}], "made": {}})
+    records.write_record(run.path(small.results), {"run": run.spec, "rounds": [{"acc": {"a": 1}}], "made": {}})
     assert "rule page:" in small.snakemake("-n", config=["table=small/t", "seeds=0"]).stdout
 
 

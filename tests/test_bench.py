@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
-from fedlib import bench, machine
-from fedlib.data import as_input
-from fedlib.errors import UserError
+from fedlib.core import machine
+from fedlib.core.errors import UserError
+from fedlib.core.federation import as_input
+from fedlib.probes import bench
 
 TINY = dataclasses.replace(bench.SMALL, clients=3, samples=10, batch=4, net={"net": "cnn4", "width": 2})
 
@@ -84,7 +85,7 @@ def test_measurements_are_kept_and_read(monkeypatch, tmp_path):
         def __init__(self, name):
             self.stdout = "a warning\n" + json.dumps({"title": name} | MEASURED)
             if name == "resnet18":
-                self.returncode, self.stderr = 1, "fedlib.errors.UserError: no memory\n"
+                self.returncode, self.stderr = 1, "fedlib.core.errors.UserError: no memory\n"
     said, calls = [], []
     monkeypatch.setattr(bench.subprocess, "run", lambda c, **_: calls.append(c) or Done(c[-2]))
     monkeypatch.setattr(machine, "commit", lambda: "one")

@@ -10,7 +10,9 @@ import pytest
 import small_paper
 from conftest import numbers
 
-from fedlib import batch, prepare, records, tables, train
+from fedlib.datasets import prepare
+from fedlib.engine import loop, records
+from fedlib.experiments import batch, tables
 from fedlib.methods import METHODS
 
 
@@ -20,7 +22,7 @@ def small(tmp_path, monkeypatch):
     text = small_paper.content('{ name = "FedAvg" }, { name = "Ditto", profiles = ["paper"] }')
     papers = small_paper.place(tmp_path / "papers", text, "t,b,scans,FedAvg,accuracy,50.0\n")
     monkeypatch.setattr(tables, "PAPERS", papers)
-    return tables.load("small/t").runs("mini")[0].run
+    return tables.load_table("small/t").runs("mini")[0].run
 
 
 def strict_json(text):
@@ -63,7 +65,7 @@ def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
     code, out, _ = fedlib(*args)
     assert code == 0
     path, = tmp_path.glob("*/*")
-    record = records.read(path)
+    record = records.read_record(path)
     assert strict_json(out) == {"record": str(path), "acc": record["rounds"][-1]["acc"]}
     run = record["run"]
     assert (run["method"], run["settings"], run["seed"], run["protocol"]["rounds"]) == ("FedProx", {"mu": 0.5}, 3, 2)
@@ -71,7 +73,7 @@ def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
     assert [c["train"] for c in record["made"]["data"]["clients"]] == [20] * 5
 
     before = path.read_bytes(), path.stat().st_mtime_ns
-    monkeypatch.setattr(train, "loop", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr(loop, "loop", lambda *a: pytest.fail("trained again"))
     assert fedlib(*args)[:2] == (0, out)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
@@ -80,7 +82,7 @@ def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
     code, _, err = fedlib("train", "FedPall", "--data", "tiny_digits", "--rounds", 1, "--set", "preset=paper", "--set",
                           "net=linear", "--set", "mu=0.2", "--out", tmp_path)
     assert code == 0 and err == ""
-    settings = records.read(next(tmp_path.glob("*/*.json")))["run"]["settings"]
+    settings = records.read_record(next(tmp_path.glob("*/*.json")))["run"]["settings"]
     assert (settings["kl"], settings["contrast"], settings["mu"], settings["delta"]) == ("paper", "paper", 0.2, 0.1)
     assert fedlib("train", "FedPall", "--set", "preset=papre")[0] == 2
     code, _, err = fedlib("train", "FedAvg", "--set", "preset=paper")
@@ -91,7 +93,7 @@ def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_pa
     """A clock that ticks at every look: a round takes 2 s, of which it measures 1."""
     ticks = count(1)
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
-    monkeypatch.setattr(train, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
     monkeypatch.setattr(batch, "time", clock)
     args = ("run", "small/t", "--results", tmp_path / "r", "--time-budget", "4s")
     path = small.path(tmp_path / "r")
@@ -103,8 +105,8 @@ def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_pa
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert "1 of 1 records are there, 0 to train" in fedlib(*args)[1]
 
-    whole = records.read(train.train(small, tmp_path / "whole"))
-    assert numbers(records.read(path)) == numbers(whole)
+    whole = records.read_record(loop.train(small, tmp_path / "whole"))
+    assert numbers(records.read_record(path)) == numbers(whole)
     shown = strict_json(fedlib("show", "small/t", "--results", tmp_path / "r", "--json")[1])
     assert (shown["table"], shown["profile"], shown["select"], shown["claims"]) == ("small/t", "mini", "last", [])
     last = whole["rounds"][-1]["acc"]
@@ -128,20 +130,20 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
     def one(street):
         return [{"round": 1, "acc": {"scans": 50.0, "street": street}}]
     record = {"run": small.spec, "made": {"seconds": 1.0}, "rounds": one(20.0)}
-    records.write(fresh, record)
+    records.write_record(fresh, record)
     args = ("check", tmp_path / "fresh", "--results", tmp_path / "committed", "--tolerance", 2)
     assert fedlib(*args)[:2] == (0, "1 fresh records: 0 equal to the committed ones in every accuracy, "
                                     "0 differ by at most 0.00 points, 1 are new\n")
     for street, code, words in [(20.0, 0, ": 1 equal"), (23, 0, "1 differ by at most 1.50"), (15, 1, "2.50 poi")]:
-        records.write(committed, record | {"rounds": one(street)})
+        records.write_record(committed, record | {"rounds": one(street)})
         found, out, err = fedlib(*args)
         assert found == code and words in out and (small.digest in err) == bool(code)
     made = {"hardware": "a processor", "torch": "2.15.0", "threads": 1}
     for other, code in [(made, 1), (made | {"hardware": "another"}, 0), ({}, 0)]:       # alike: it must be equal
-        records.write(fresh, record | {"made": {"seconds": 1.0} | made})
-        records.write(committed, record | {"made": {"seconds": 1.0} | other, "rounds": one(20.1)})
+        records.write_record(fresh, record | {"made": {"seconds": 1.0} | made})
+        records.write_record(committed, record | {"made": {"seconds": 1.0} | other, "rounds": one(20.1)})
         assert fedlib(*args)[0] == code
-    records.write(committed, record | {"rounds": record["rounds"] * 2})     # stopped early elsewhere
+    records.write_record(committed, record | {"rounds": record["rounds"] * 2})     # stopped early elsewhere
     assert fedlib(*args)[0] == 1
 
 
@@ -266,21 +268,21 @@ def test_partitions_are_listed_shown_drawn_and_written(fedlib, tmp_path):
 
 
 def test_storing_keeps_what_can_be_drawn(fedlib, tmp_path, monkeypatch):
-    from fedlib import partitions
-    monkeypatch.setattr(partitions, "FILE", tmp_path / "partitions.json")
+    from fedlib.datasets import named_partitions
+    monkeypatch.setattr(named_partitions, "FILE", tmp_path / "partitions.json")
     monkeypatch.delenv("FEDLIB_RAW", raising=False)
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
     assert fedlib("partition", "mini", "--store")[0] == 0
     code, out, _ = fedlib("partition", "feddtr_cub200", "--store")
     assert code == 1 and "feddtr_cub200: not drawn (cub200 at 64 px is not prepared; run: fedlib data cub200" in out
-    assert list(partitions.stored()) == ["mini"]
+    assert list(named_partitions.stored()) == ["mini"]
     (tmp_path / "partitions.json").write_text("{")
     assert "is not a file of partitions" in fedlib("partition")[2]
 
 
 def test_clients_together_on_request(fedlib, small, tmp_path):
     assert fedlib("run", "small/t", "--stack", "2", "--results", tmp_path)[0] == 0
-    assert records.read(small.path(tmp_path))["rounds"][-1]["stack"] == 2
+    assert records.read_record(small.path(tmp_path))["rounds"][-1]["stack"] == 2
     for wrong in ("0", "many", "-1"):
         code, _, err = fedlib("run", "small/t", "--stack", wrong, "--results", tmp_path)
         assert code == 2 and "neither auto nor a number" in err

@@ -7,15 +7,18 @@ import torch.nn.functional as F
 from conftest import net_of, small_run
 from torch import nn
 
-from fedlib import encoders, params, train
-from fedlib.data import Split, as_input, batches
-from fedlib.errors import UserError
-from fedlib.losses import frame, lmmd
+from fedlib.core import params
+from fedlib.core.errors import UserError
+from fedlib.core.federation import Split, as_input, batches
+from fedlib.core.losses import frame, lmmd
+from fedlib.core.seeds import generator
+from fedlib.datasets.partition import federate
+from fedlib.engine import loop
+from fedlib.engine.worker import Worker
 from fedlib.methods import make
-from fedlib.nets import Arch, build
-from fedlib.partition import federate
-from fedlib.seeds import generator
-from fedlib.tower import PromptHead, Tower
+from fedlib.models import encoders
+from fedlib.models.nets import Arch, build
+from fedlib.models.prompt_head import PromptHead, Tower
 
 pytest.importorskip("open_clip")
 NAMES = [str(k) for k in range(10)]
@@ -23,7 +26,7 @@ NAMES = [str(k) for k in range(10)]
 
 @pytest.fixture(scope="module")
 def mini():
-    return encoders.load("mini_clip")
+    return encoders.load_encoder("mini_clip")
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def worker(method, values=None, **protocol):
     """A client of the small federation with its net, and a batch of it."""
     run = small_run(method, values, **protocol)
     client = federate(run.data, 0).clients[1]
-    made = train.Worker(run, client, net_of(run, client))
+    made = Worker(run, client, net_of(run, client))
     return made, as_input(client.train.x[:16]), client.train.y[:16]
 
 
@@ -93,7 +96,7 @@ def test_texts_of_a_test_follow_the_context(head):
     z = torch.randn(4, 128)
     with torch.inference_mode():
         first, again = head(z), head(z)
-    params.load(head, {"context": torch.randn(head.context.shape, generator=generator(1))})     # not a mere shift
+    params.load_params(head, {"context": torch.randn(head.context.shape, generator=generator(1))})     # not a mere shift
     with torch.inference_mode():
         moved = head(z)
     assert torch.equal(first, again) and not torch.allclose(first, moved)
@@ -108,7 +111,7 @@ def test_too_many_tokens_are_refused_in_one_line(head):
 def test_prompts_need_a_text_tower_and_a_head_of_prompts():
     run = small_run("PromptFL", data={"encoder": ""})
     with pytest.raises(UserError, match="name one in the data"):
-        train.prompted(run, NAMES)
+        loop.prompted(run, NAMES)
     with pytest.raises(UserError, match="head = prompts"):
         make("PromptFL").equip(build(Arch("identity"), 10, (8,), 0))
 
@@ -211,7 +214,7 @@ def test_modulations_differ_and_each_is_what_it_says(monkeypatch):
 
 
 def test_shuffled_batches_answer_in_the_order_of_the_images(monkeypatch):
-    monkeypatch.setattr("fedlib.methods.context.TEST_BATCH", 8)
+    monkeypatch.setattr("fedlib.methods.prompts.TEST_BATCH", 8)
     made, *_ = worker("FedDEAP", {"modulation": "batch_shuffled"})
     x = as_input(made.client.test.x)
     with torch.no_grad():

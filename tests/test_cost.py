@@ -4,11 +4,11 @@ import json
 import pytest
 from conftest import numbers, small_run
 
-from fedlib import records, train
-from fedlib.cost import cost
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.engine import loop, records
+from fedlib.engine.cost import cost
 from fedlib.methods import METHODS
-from fedlib.nets import Arch
+from fedlib.models.nets import Arch
 
 HEAD = 4 * (32 * 10 + 10)                   # bytes of a head: 32 features, 10 classes
 NET = 4 * (2 * 25 * 3 + 2) + 4 * (4 * 25 * 2 + 4) + 4 * (32 * 4 * 4 * 4 + 32) + HEAD      # cnn4 of width 2, 28 pixels
@@ -52,7 +52,7 @@ def test_a_server_sends_no_more_nets_than_its_method_says():
 
 @pytest.mark.parametrize("method", ["FedAvg", "FedBN", "FedProto"])
 def test_bytes_are_those_of_a_run(method, tmp_path):
-    row = numbers(records.read(train.train(small_run(method), tmp_path)))[-1]
+    row = numbers(records.read_record(loop.train(small_run(method), tmp_path)))[-1]
     found = cost(method, Arch("resnet10", 4), 10, (3, 28, 28), 5)
     assert (5 * found["bytes_down"], 5 * found["bytes_up"]) == (row["bytes_down"], row["bytes_up"])
 

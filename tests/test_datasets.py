@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fedlib import prepare, records
-from fedlib.partition import federate
-from fedlib.train import train
+from fedlib.datasets import prepare
+from fedlib.datasets.partition import federate
+from fedlib.datasets.registry import reader_of
+from fedlib.engine import records
+from fedlib.engine.loop import train
+from fedlib.engine.run import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder with the real data")
@@ -32,10 +35,10 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_raw_files_to_one_round(name, tmp_path):
     data, net = RUNS[name]
-    run = records.plan("FedAvg", {}, {"name": name, **data}, {"net": net, "width": 4},
+    run = plan("FedAvg", {}, {"name": name, **data}, {"net": net, "width": 4},
                        {"rounds": 1, "batch": 32, "lr": 0.01, "participation": 0.2}, 0)
     federation = federate(run.data, 0)
-    reader, manifest = prepare.module(name), prepare.load(name, run.data.size or None).manifest
+    reader, manifest = reader_of(name), prepare.load_set(name, run.data.size or None).manifest
     found = {d: n["train"] + n["val"] + n["test"] for d, n in manifest["domains"].items()}
     published = {d: sum(n for key, n in reader.PUBLISHED.items() if key.split()[0] == d) for d in found}
     complete = {d for d in found if found[d] == published[d]}
@@ -46,7 +49,7 @@ def test_raw_files_to_one_round(name, tmp_path):
     else:
         assert not complete and "subset" in manifest["notice"]
         assert federation.about["notice"] == manifest["notice"]     # so it is in the record
-    record = records.read(train(run, tmp_path))
+    record = records.read_record(train(run, tmp_path))
     assert set(record["rounds"][0]["acc"]) == set(federation.domains)
     assert record["made"]["data"]["digest"] == manifest["digest"]
 

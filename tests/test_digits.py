@@ -10,13 +10,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from fedlib.readers import array_sets, digits, mnist, rendered_digits, usps_files
 from PIL import Image
 from scipy.io import savemat
 
-from data_scripts import array_sets, digits, download, mnist, rendered_digits, usps_files
-from fedlib import prepare
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN
+from fedlib.core.errors import UserError
+from fedlib.datasets import download, prepare
+from fedlib.datasets.prepare import TEST, TRAIN
 
 RAW = os.environ.get("FEDLIB_RAW")
 needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")
@@ -246,7 +246,7 @@ def test_prepared(tmp_path, monkeypatch):
     mat_files(tmp_path / "svhn", "", 10)
     manifest = prepare.prepare("digits", 32, tmp_path, quiet)
     assert manifest["domains"]["svhn"] == {"train": 20, "val": 0, "test": 10, "per_class": [3] * 10}
-    assert prepare.load("digits", 32).tensors["svhn/y"].tolist() == [*range(10)] * 3
+    assert prepare.load_set("digits", 32).tensors["svhn/y"].tolist() == [*range(10)] * 3
 
 
 # Downloads

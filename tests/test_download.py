@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 from http_server import Page, Server
 
-from data_scripts import download
-from data_scripts import unpack as archives
-from data_scripts.download import File, adopt, fetch, locked
-from data_scripts.unpack import unpack
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets import download
+from fedlib.datasets import unpack as archives
+from fedlib.datasets.download import File, adopt, fetch, locked
+from fedlib.datasets.unpack import unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 BODY = random.Random(0).randbytes(1_000_000)
@@ -78,7 +78,7 @@ def recovers(server, folder, name="set.bin", hash=""):
 
 def child(code: str, *args, before=()) -> subprocess.Popen:
     """A Python process that has `fetch`, `File` and `argv`."""
-    start = "import sys, os; from data_scripts import download; from data_scripts.download import *; argv = sys.argv\n"
+    start = "import sys, os; from data_scripts import download; from fedlib.datasets.download import *; argv = sys.argv\n"
     return subprocess.Popen([*before, sys.executable, "-c", start + code, *map(str, args)], text=True, cwd=ROOT,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

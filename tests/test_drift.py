@@ -7,19 +7,20 @@ from test_numbers import client_with, equal, scalar_net
 from test_personal import client_at, one_weight, sent, set_weight, weight
 from torch import nn, tensor
 
-from fedlib import params, records, seeds, train
-from fedlib.data import Client, Split
-from fedlib.errors import UserError
+from fedlib.core import params, seeds
+from fedlib.core.errors import UserError
+from fedlib.core.federation import Client, Split
+from fedlib.engine import loop, records
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
 from fedlib.methods.drift import before, reach
-from fedlib.nets import Net
+from fedlib.models.nets import Net
 
 SGD = Protocol(epochs=2, batch=1, lr=0.25)
 
 
 def rows(run, folder):
-    return numbers(records.read(train.train(run, folder)))
+    return numbers(records.read_record(loop.train(run, folder)))
 
 
 def entry(w: float) -> dict:
@@ -196,7 +197,7 @@ def test_scaffold_moves_no_batch_norm_statistics():
     net = Net(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1)), nn.Linear(1, 1))
     server = make("SCAFFOLD", {"eta_g": 2.0})
     server.setup(net)
-    up, change = params.read(net), {k: torch.zeros_like(p) for k, p in net.named_parameters()}
+    up, change = params.snapshot(net), {k: torch.zeros_like(p) for k, p in net.named_parameters()}
     server.aggregate({"0": {"params": {k: v + 1 for k, v in up.items()}, "n": tensor(1), "change": change}})
     for k, v in up.items():
         equal(server.global_[k], v + (1 if "running" in k else 2))
@@ -243,7 +244,7 @@ def slope_at_the_end(name, values, protocol, rounds):
             method.local(client)
             uploads[client.id] = method.upload(client)
         server.aggregate(uploads)
-    net = params.load(scalar_net(0.0), server.global_)
+    net = params.load_params(scalar_net(0.0), server.global_)
     sum(F.cross_entropy(net(c.train.x), c.train.y) for c in clients).backward()
     return max(p.grad.abs().max().item() / 2 for p in net.parameters())
 
@@ -342,5 +343,5 @@ def test_part_of_the_clients_and_interruptions(name, values, tmp_path):
 
     for _ in whole:
         with pytest.raises(InterruptedError):
-            train.train(run, tmp_path / "cut", say=cut)
+            loop.train(run, tmp_path / "cut", say=cut)
     assert rows(run, tmp_path / "cut") == whole

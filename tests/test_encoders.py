@@ -17,11 +17,15 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
-from fedlib import encoders, feature_cache, heads, nets, prepare, records, train
-from fedlib.encoders import Encoder
-from fedlib.errors import UserError
-from fedlib.partition import Data, federate
-from fedlib.seeds import generator
+from fedlib.core.errors import UserError
+from fedlib.core.seeds import generator
+from fedlib.datasets import feature_cache, prepare
+from fedlib.datasets.partition import Data, federate
+from fedlib.datasets.registry import BUILT_IN, DATASETS
+from fedlib.engine import loop, records
+from fedlib.engine.run import plan
+from fedlib.models import class_heads, encoders, nets
+from fedlib.models.encoders import Encoder
 
 RAW = Path(os.environ.get("FEDLIB_RAW") or "-")
 WEIGHTS, IMAGES = (RAW / "weights").is_dir(), (RAW / "PACS").is_dir()
@@ -59,7 +63,7 @@ def tiny(seed=0, log=None, seconds=0.0, scale=1.0) -> Encoder:
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """A folder with the prepared tiny_digits and nothing else; pieces of ten images."""
-    prepare.load("tiny_digits")
+    prepare.load_set("tiny_digits")
     old = prepare.folder()
     (tmp_path / "store").mkdir()
     for path in old.glob("*_digits-28.*"):
@@ -82,7 +86,7 @@ def made(store) -> list[str]:
 
 
 def directly(encoder, domain):
-    return encoder(prepare.load(*SET).tensors[f"{domain}/x"])
+    return encoder(prepare.load_set(*SET).tensors[f"{domain}/x"])
 
 
 def one_line(caught) -> str:
@@ -94,13 +98,13 @@ def one_line(caught) -> str:
 
 def test_features_are_the_encoders_in_the_sets_order(store):
     encoder = tiny()
-    path = feature_cache.make(*SET, encoder, batch=7)
-    about, tensors, no_texts = feature_cache.load(*SET, "tiny")
-    assert list(tensors) == list(prepare.load(*SET).manifest["domains"])
+    path = feature_cache.make_features(*SET, encoder, batch=7)
+    about, tensors, no_texts = feature_cache.load_features(*SET, "tiny")
+    assert list(tensors) == list(prepare.load_set(*SET).manifest["domains"])
     for d, z in tensors.items():
         assert z.dtype == torch.float16 and torch.allclose(z.float(), directly(encoder, d), rtol=2e-3, atol=2e-3)
     assert about["texts"] == "" and no_texts == {}
-    assert about["weights"] == encoder.weights and about["set"] == prepare.load(*SET).manifest["digest"]
+    assert about["weights"] == encoder.weights and about["set"] == prepare.load_set(*SET).manifest["digest"]
     assert about["made"]["images"] == sum(map(len, tensors.values())) and made(store) == [path.name]
     assert feature_cache.summary(path).startswith(f"tiny of tiny_digits at 28 px: {path}\n")
 
@@ -123,10 +127,10 @@ def reading(encoder):
 
 def test_heads_of_texts_lie_in_the_same_file(store):
     encoder = reading(tiny())
-    feature_cache.make(*SET, encoder)
-    kept = feature_cache.load(*SET, "tiny")
-    assert list(kept.heads) == [*kept.tensors, heads.PLAIN] and kept.about["texts"]
-    vectors = encoder.texts(heads.prompts("street", "3"))
+    feature_cache.make_features(*SET, encoder)
+    kept = feature_cache.load_features(*SET, "tiny")
+    assert list(kept.heads) == [*kept.tensors, class_heads.PLAIN] and kept.about["texts"]
+    vectors = encoder.texts(class_heads.prompts("street", "3"))
     assert len(vectors) == 3
     wanted = 7 * torch.nn.functional.normalize(vectors.mean(0), dim=0)
     assert torch.allclose(kept.heads["street"][3], wanted, atol=1e-6)
@@ -136,20 +140,20 @@ def test_heads_of_texts_lie_in_the_same_file(store):
     assert torch.equal(federation.clients[3].head, kept.heads["street"])
     plain = federate(Data("tiny_digits", encoder="tiny", head="plain"), 0)
     assert torch.allclose(plain.head[3], 7 * encoder.texts(["a photo of a 3."])[0], atol=1e-5)
-    assert all(torch.equal(c.head, kept.heads[heads.PLAIN]) for c in plain.clients)
+    assert all(torch.equal(c.head, kept.heads[class_heads.PLAIN]) for c in plain.clients)
 
 
 def test_other_templates_are_other_features(store, monkeypatch):
-    first = feature_cache.make(*SET, reading(tiny()))
-    monkeypatch.setattr(heads, "templates", lambda: {"other": ["the {}"]})
+    first = feature_cache.make_features(*SET, reading(tiny()))
+    monkeypatch.setattr(class_heads, "templates", lambda: {"other": ["the {}"]})
     with pytest.raises(UserError, match="has no features of tiny"):
-        feature_cache.load(*SET, "tiny")
-    assert feature_cache.make(*SET, reading(tiny())) != first
-    assert len(feature_cache.load(*SET, "tiny").heads) == 5     # the older file stays, and is not read
+        feature_cache.load_features(*SET, "tiny")
+    assert feature_cache.make_features(*SET, reading(tiny())) != first
+    assert len(feature_cache.load_features(*SET, "tiny").heads) == 5     # the older file stays, and is not read
 
 
 def test_no_text_tower_no_heads_of_texts(store):
-    feature_cache.make(*SET, tiny())
+    feature_cache.make_features(*SET, tiny())
     with pytest.raises(UserError, match="tiny has no text tower"):
         federate(Data("tiny_digits", encoder="tiny", head="texts"), 0)
     with pytest.raises(UserError, match="name an encoder"):
@@ -157,33 +161,33 @@ def test_no_text_tower_no_heads_of_texts(store):
 
 
 def test_a_run_makes_the_features_it_lacks(store, at_hand):
-    feature_cache.ensure(*SET, "tiny")
+    feature_cache.ensure_features(*SET, "tiny")
     assert len(made(store)) == 1
-    feature_cache.ensure(*SET, "tiny")
+    feature_cache.ensure_features(*SET, "tiny")
     assert len(made(store)) == 1
     with pytest.raises(UserError, match="no features of tiny#abc"):
-        feature_cache.ensure(*SET, "tiny#abc")
+        feature_cache.ensure_features(*SET, "tiny#abc")
 
 
 def test_the_pass_is_made_once(store, tmp_path):
-    first = feature_cache.make(*SET, tiny(log=tmp_path / "log"))
+    first = feature_cache.make_features(*SET, tiny(log=tmp_path / "log"))
     said = (tmp_path / "log").read_text()
-    assert feature_cache.make(*SET, tiny(log=tmp_path / "log")) == first and (tmp_path / "log").read_text() == said
+    assert feature_cache.make_features(*SET, tiny(log=tmp_path / "log")) == first and (tmp_path / "log").read_text() == said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_features_are_memory_mapped(store):
-    path = feature_cache.make(*SET, tiny())
-    kept = feature_cache.load(*SET, "tiny")
+    path = feature_cache.make_features(*SET, tiny())
+    kept = feature_cache.load_features(*SET, "tiny")
     assert str(path.resolve()) in Path("/proc/self/maps").read_text() and len(kept.tensors) == 4
 
 
 def _make(encoder):
-    feature_cache.make(*SET, encoder, batch=5)
+    feature_cache.make_features(*SET, encoder, batch=5)
 
 
 def test_a_killed_pass_goes_on_with_what_it_had(store, tmp_path):
-    path = feature_cache.make(*SET, tiny(), batch=5)
+    path = feature_cache.make_features(*SET, tiny(), batch=5)
     whole = path.read_bytes()
     path.unlink()
     child = multiprocessing.get_context("fork").Process(target=_make, args=(tiny(seconds=0.05),))
@@ -198,8 +202,8 @@ def test_a_killed_pass_goes_on_with_what_it_had(store, tmp_path):
     assert there >= 3 and not path.exists()
     (pieces / "0-0.npy").write_bytes(b"")       # as a machine that lost its power may leave it
     log = tmp_path / "log"
-    assert feature_cache.make(*SET, tiny(log=log), batch=5) == path
-    total = sum(map(len, feature_cache.load(*SET, "tiny").tensors.values()))
+    assert feature_cache.make_features(*SET, tiny(log=log), batch=5) == path
+    total = sum(map(len, feature_cache.load_features(*SET, "tiny").tensors.values()))
     assert sum(map(int, log.read_text().split())) == total - 10 * (there - 1)
     assert load_file(path).keys() and made(store) == [path.name]
     path.with_name("whole").write_bytes(whole)
@@ -215,47 +219,47 @@ def test_two_writers_share_one_pass(store, tmp_path):
     for process in both:
         process.join(60)
     assert [process.exitcode for process in both] == [0, 0]
-    total = sum(map(len, feature_cache.load(*SET, "tiny").tensors.values()))
+    total = sum(map(len, feature_cache.load_features(*SET, "tiny").tensors.values()))
     assert sum(map(int, log.read_text().split())) == total and len(made(store)) == 1
 
 
 def test_a_second_writer_says_that_it_waits(store):
-    from data_scripts.download import locked
+    from fedlib.datasets.download import locked
     encoder, said = tiny(), []
-    path = feature_cache.path_of(feature_cache.described(prepare.load(*SET).manifest, encoder))
-    second = threading.Thread(target=feature_cache.make, args=(*SET, encoder), kwargs={"say": said.append})
+    path = feature_cache.path_of(feature_cache.described(prepare.load_set(*SET).manifest, encoder))
+    second = threading.Thread(target=feature_cache.make_features, args=(*SET, encoder), kwargs={"say": said.append})
     with locked(path.with_name(f".{path.name}.pieces")):
         second.start()
         second.join(1)
         assert second.is_alive() and not path.exists()
         assert said == ["another process computes the same features; waiting"]
     second.join(60)
-    assert path.exists() and feature_cache.load(*SET, "tiny")
+    assert path.exists() and feature_cache.load_features(*SET, "tiny")
 
 
 def test_other_weights_are_another_file(store):
-    paths = [feature_cache.make(*SET, tiny(seed)) for seed in (0, 1)]
+    paths = [feature_cache.make_features(*SET, tiny(seed)) for seed in (0, 1)]
     assert len(set(paths)) == 2
     with pytest.raises(UserError) as caught:
-        feature_cache.load(*SET, "tiny")
+        feature_cache.load_features(*SET, "tiny")
     pin = f"tiny#{tiny(1).weights[:8]}"
     assert "features of 2 encoders tiny" in one_line(caught) and pin in str(caught.value)
-    assert feature_cache.load(*SET, pin).about["weights"] == tiny(1).weights
+    assert feature_cache.load_features(*SET, pin).about["weights"] == tiny(1).weights
 
 
 def test_features_of_another_preparation_are_not_taken(store, monkeypatch):
-    feature_cache.make(*SET, tiny())
-    manifest = prepare.load(*SET).manifest
+    feature_cache.make_features(*SET, tiny())
+    manifest = prepare.load_set(*SET).manifest
     assert feature_cache._there(manifest, "tiny") and not feature_cache._there(manifest | {"digest": "0" * 64}, "tiny")
     with pytest.raises(UserError, match=r"no features of tin; run: fedlib features --encoder tin --data tiny_digits"):
-        feature_cache.load(*SET, "tin")
+        feature_cache.load_features(*SET, "tin")
 
 
 def test_what_no_encoder_takes(store, monkeypatch):
     with pytest.raises(UserError, match="tiny gives features that are not finite as float16"):
-        feature_cache.make(*SET, tiny(scale=1e9))
+        feature_cache.make_features(*SET, tiny(scale=1e9))
     with pytest.raises(UserError, match="mini_reviews holds tokens; encoders take images"):
-        feature_cache.make("mini_reviews", None, tiny())
+        feature_cache.make_features("mini_reviews", None, tiny())
     with pytest.raises(ValueError, match="no square images"):
         tiny()(torch.zeros(2, 3, 8, 9, dtype=torch.uint8))
 
@@ -265,7 +269,7 @@ def test_a_full_disk_is_one_line(store, monkeypatch):
         raise OSError(28, "No space left on device")
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(UserError, match="no space left in"):
-        feature_cache.make(*SET, tiny())
+        feature_cache.make_features(*SET, tiny())
     assert [p for p in store.rglob("*.tmp")] == []
 
 
@@ -273,22 +277,22 @@ def test_a_full_disk_is_one_line(store, monkeypatch):
 
 def elsewhere(store, tmp_path, encoder=None) -> Path:
     """A file of the features that is no longer where it was made."""
-    path = feature_cache.make(*SET, encoder or tiny())
+    path = feature_cache.make_features(*SET, encoder or tiny())
     return path.rename(tmp_path / "from_elsewhere.safetensors")
 
 
 def rewritten(path, tensors=None, **changes) -> Path:
     """The same file with other numbers or metadata, its content digest made to agree."""
     about = feature_cache._about(path) | changes
-    feature_cache.write(path, tensors or {d: z.numpy() for d, z in load_file(path).items()}, about)
+    feature_cache.write_features(path, tensors or {d: z.numpy() for d, z in load_file(path).items()}, about)
     return path
 
 
 def test_a_copied_file_is_taken(store, tmp_path, at_hand):
     source, said = elsewhere(store, tmp_path), []
     taken = feature_cache.adopt(source, *SET, "tiny", said.append)
-    assert taken == feature_cache.make(*SET, tiny()) and source.read_bytes() == taken.read_bytes() and not said
-    assert set(feature_cache.load(*SET, "tiny").tensors) == set(prepare.load(*SET).manifest["domains"])
+    assert taken == feature_cache.make_features(*SET, tiny()) and source.read_bytes() == taken.read_bytes() and not said
+    assert set(feature_cache.load_features(*SET, "tiny").tensors) == set(prepare.load_set(*SET).manifest["domains"])
 
 
 def test_without_the_encoder_no_row_is_computed_anew(store, tmp_path, monkeypatch):
@@ -356,20 +360,20 @@ def test_a_corrupted_file_is_refused(store, tmp_path, at_hand, fault):
 
 @pytest.mark.parametrize("damage", [flip, lambda p: p.write_bytes(b""), lambda p: p.write_bytes(p.read_bytes()[:-9])])
 def test_damage_is_named_when_features_are_read(store, damage):
-    path = feature_cache.make(*SET, tiny())
+    path = feature_cache.make_features(*SET, tiny())
     damage(path)
     with pytest.raises(UserError) as caught:
-        feature_cache.load(*SET, "tiny")
+        feature_cache.load_features(*SET, "tiny")
     assert one_line(caught).startswith(f"{path} is damaged or not ours (")
     path.unlink()
-    feature_cache.make(*SET, tiny())
-    assert feature_cache.load(*SET, "tiny")
+    feature_cache.make_features(*SET, tiny())
+    assert feature_cache.load_features(*SET, "tiny")
 
 
 # federations over features
 
 def test_a_federation_holds_features_and_says_so(store):
-    feature_cache.make(*SET, tiny())
+    feature_cache.make_features(*SET, tiny())
     plain, over = (federate(Data("tiny_digits", encoder=name), 0) for name in ("", "tiny"))
     assert over.clients[0].train.x.shape == (50, 6) and over.about["encoder"]["weights"] == tiny().weights
     assert "encoder" not in plain.about and over.about["partition"] == plain.about["partition"]
@@ -379,18 +383,18 @@ def test_a_federation_holds_features_and_says_so(store):
 
 
 def test_digests_of_runs_without_an_encoder_are_as_before():
-    run = records.plan("FedAvg", {}, {"name": "tiny_digits"}, {"net": "linear"}, {}, 0)
+    run = plan("FedAvg", {}, {"name": "tiny_digits"}, {"net": "linear"}, {}, 0)
     assert "encoder" not in run.spec["data"]
-    assert run.digest != records.plan("FedAvg", {}, {"name": "tiny_digits", "encoder": "tiny"}, {"net": "linear"}, {},
+    assert run.digest != plan("FedAvg", {}, {"name": "tiny_digits", "encoder": "tiny"}, {"net": "linear"}, {},
                                       0).digest
 
 
 @pytest.mark.parametrize("method, net", [("FedAvg", "linear"), ("FedProto", "adapter"), ("FedBN", "mlp3")])
 def test_methods_train_on_features(store, tmp_path, method, net):
-    feature_cache.make(*SET, tiny())
-    run = records.plan(method, {}, {"name": "tiny_digits", "encoder": "tiny"}, {"net": net},
+    feature_cache.make_features(*SET, tiny())
+    run = plan(method, {}, {"name": "tiny_digits", "encoder": "tiny"}, {"net": net},
                        {"rounds": 1, "epochs": 2, "lr": 0.1}, 0)
-    record = records.read(train.train(run, tmp_path))
+    record = records.read_record(loop.train(run, tmp_path))
     assert len(record["rounds"]) == 1 and record["made"]["data"]["encoder"]["encoder"] == "tiny"
     assert record["made"]["data"]["encoder"]["weights"] == tiny().weights
 
@@ -429,10 +433,10 @@ def test_the_command_line_makes_and_takes_features(store, fedlib, tmp_path):
 @needs_weights
 @pytest.mark.parametrize("name", encoders.DIMS)
 def test_imagenet_encoders(name):
-    encoder = encoders.load(f"{name}@64")
+    encoder = encoders.load_encoder(f"{name}@64")
     z = encoder(torch.randint(0, 256, (3, 3, 40, 40), dtype=torch.uint8))
     assert z.shape == (3, encoder.dim) and z.dtype == torch.float32 and not z.requires_grad
-    assert encoder.weights == encoders.load(name).weights and encoder.transform != encoders.load(name).transform
+    assert encoder.weights == encoders.load_encoder(name).weights and encoder.transform != encoders.load_encoder(name).transform
     assert encoders.at_hand(name)
 
 
@@ -462,7 +466,7 @@ def image(path) -> torch.Tensor:
 @pytest.mark.parametrize("name, background", [("mobilenet_v2", 1), ("squeezenet1_1", 0)])
 def test_photos_are_what_imagenet_calls_them(name, background):
     x, labels = photos(10)
-    (net, _), encoder = encoders.imagenet_net(name), encoders.load(name)
+    (net, _), encoder = encoders.imagenet_net(name), encoders.load_encoder(name)
     whole = Encoder(name, net, 0, 224, encoder.mean, encoder.std, "bilinear")
     found = (whole(x).argmax(1) - background).tolist()
     right = {c: sum(k in PHOTOS[c] for k, label in zip(found, labels) if label == c) for c in PHOTOS}
@@ -472,7 +476,7 @@ def test_photos_are_what_imagenet_calls_them(name, background):
 @needs_images
 def test_the_mean_map_is_what_the_classifier_of_mobilenet_reads():
     x, _ = photos(1)
-    (net, _), encoder = encoders.imagenet_net("mobilenet_v2"), encoders.load("mobilenet_v2")
+    (net, _), encoder = encoders.imagenet_net("mobilenet_v2"), encoders.load_encoder("mobilenet_v2")
     whole = Encoder("", net, 0, 224, encoder.mean, encoder.std, "bilinear")
     assert torch.allclose(net.classifier[1](encoder(x)), whole(x), atol=1e-4)
 
@@ -480,7 +484,7 @@ def test_the_mean_map_is_what_the_classifier_of_mobilenet_reads():
 @pytest.fixture
 def few_pacs(store, monkeypatch):
     """Twelve images of each class and domain of PACS as a set of its own, every third held out."""
-    from data_scripts import pacs
+    from fedlib.readers import pacs
     reader = types.ModuleType("few_pacs")
     reader.NAME = reader.TITLE = "few_pacs"
     reader.CLASSES, reader.DOMAINS, reader.SIZES = pacs.CLASSES, pacs.DOMAINS, (96,)
@@ -496,19 +500,19 @@ def few_pacs(store, monkeypatch):
         return domains, {}
 
     reader.read = read
-    monkeypatch.setitem(prepare.DATASETS, "few_pacs", "few_pacs")
+    monkeypatch.setitem(DATASETS, "few_pacs", "few_pacs")
     monkeypatch.setitem(sys.modules, "few_pacs", reader)
-    monkeypatch.setattr(prepare, "BUILT_IN", (*prepare.BUILT_IN, "few_pacs"))
+    monkeypatch.setattr(prepare, "BUILT_IN", (*BUILT_IN, "few_pacs"))
     return "few_pacs"
 
 
 @needs_images
 def test_real_features_carry_over_to_another_domain(few_pacs, tmp_path):
     """A linear head on MobileNetV2's features, trained on the other domains, tells photos apart (chance: 14 %)."""
-    feature_cache.make(few_pacs, 96, encoders.load("mobilenet_v2@96"))
+    feature_cache.make_features(few_pacs, 96, encoders.load_encoder("mobilenet_v2@96"))
     data = {"name": few_pacs, "encoder": "mobilenet_v2@96", "unseen": ("photo",)}
-    run = records.plan("FedAvg", {}, data, {"net": "linear"}, {"rounds": 10, "epochs": 2, "lr": 0.003, "batch": 16}, 0)
-    last = records.read(train.train(run, tmp_path))["rounds"][-1]
+    run = plan("FedAvg", {}, data, {"net": "linear"}, {"rounds": 10, "epochs": 2, "lr": 0.003, "batch": 16}, 0)
+    last = records.read_record(loop.train(run, tmp_path))["rounds"][-1]
     assert last["unseen"]["photo"] > 35 and min(last["acc"].values()) > 35, last
 
 
@@ -538,10 +542,10 @@ def test_without_weights(monkeypatch, tmp_path):
 def test_the_digest_sees_names_shapes_and_numbers():
     one, same, other = nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(3, 2)
     same.load_state_dict(one.state_dict())
-    found = encoders.digest(one)
-    assert found == encoders.digest(same) != encoders.digest(nn.Sequential(same)) and found != encoders.digest(other)
+    found = encoders.weights_digest(one)
+    assert found == encoders.weights_digest(same) != encoders.weights_digest(nn.Sequential(same)) and found != encoders.weights_digest(other)
     same.bias.data[0] += 1e-3
-    assert encoders.digest(same) != found
+    assert encoders.weights_digest(same) != found
 
 
 # open_clip's encoders
@@ -577,7 +581,7 @@ def test_the_tag_decides_on_quickgelu(monkeypatch, model, tag, quick):
         raise RuntimeError("Failed to download. Try again")
     monkeypatch.setattr(open_clip, "create_model", no_connection)
     with pytest.raises(UserError, match=rf"weights {model}/{tag} could not be loaded \(Failed to download\)"):
-        encoders.load(f"open_clip:{model}/{tag}")
+        encoders.load_encoder(f"open_clip:{model}/{tag}")
     assert asked == {"name": model, "pretrained": tag, "force_quick_gelu": quick}
 
 
@@ -587,14 +591,14 @@ def test_the_tag_decides_on_quickgelu(monkeypatch, model, tag, quick):
                                          "clip:ViT-B-32/openai": "unknown encoder 'clip:ViT-B-32/openai'"}.items())
 def test_unknown_models_and_weights(name, words):
     pytest.importorskip("open_clip", reason="the extra clip is not installed")
-    for ask in (encoders.load, encoders.at_hand):
+    for ask in (encoders.load_encoder, encoders.at_hand):
         with pytest.raises(UserError) as caught:
             ask(name)
         assert words in one_line(caught)
 
 
 def test_metadata_are_plain_json(store):
-    path = feature_cache.make(*SET, tiny())
+    path = feature_cache.make_features(*SET, tiny())
     assert json.loads(json.dumps(feature_cache._about(path)))["format"] == feature_cache.FORMAT
 
 
@@ -630,7 +634,7 @@ def test_the_model_is_frozen_and_its_digest_covers_the_image_tower(untrained_cli
     model = untrained_clip.model
     assert untrained_clip.net is model.visual and not model.training
     assert not any(p.requires_grad for p in model.parameters())
-    assert untrained_clip.weights == encoders.digest(model.visual) != encoders.digest(model)
+    assert untrained_clip.weights == encoders.weights_digest(model.visual) != encoders.weights_digest(model)
 
 
 def test_without_a_text_tower():

@@ -15,8 +15,17 @@ from conftest import net_of, numbers, small_run
 from killed_runs import short
 from safetensors.torch import load, save
 
-from fedlib import batch, cli, failures, machine, prepare, records, status, tables, train
-from fedlib.errors import UserError
+from fedlib import cli
+from fedlib.core import machine
+from fedlib.core.errors import UserError
+from fedlib.core.files import Busy, locked, write_bytes
+from fedlib.datasets import prepare
+from fedlib.engine import loop, records
+from fedlib.engine.checkpoint import CHECKPOINT, checksum, resume
+from fedlib.engine.evaluate import measure_round
+from fedlib.engine.run import plan
+from fedlib.engine.worker import Worker
+from fedlib.experiments import batch, failures, status, tables
 
 HERE = Path(__file__).parent
 
@@ -34,7 +43,7 @@ def halfway(tmp_path):
     """A run that was interrupted after its first round: (run, its checkpoint)."""
     run = small_run("FedProto", {"average": True}, net="linear")
     with pytest.raises(Cut):
-        train.train(run, tmp_path, say=cut)
+        loop.train(run, tmp_path, say=cut)
     return run, run.path(tmp_path).with_suffix(".partial")
 
 
@@ -55,7 +64,7 @@ def test_a_run_killed_in_mid_round_continues_to_the_same_record(tmp_path):
     sets = {"average": "true", "net": "cnn4", "width": "4", "fraction": "0.3"}
     command = [sys.executable, "-m", "fedlib", "train", "FedProto", "--data", "mini_digits", "--rounds", "6",
                "--out", str(tmp_path / "killed"), *(w for k, v in sets.items() for w in ("--set", f"{k}={v}"))]
-    run = records.plan("FedProto", {"average": True}, {"name": "mini_digits", "fraction": 0.3},
+    run = plan("FedProto", {"average": True}, {"name": "mini_digits", "fraction": 0.3},
                        {"net": "cnn4", "width": 4}, {"rounds": 6}, 0)
     path = run.path(tmp_path / "killed")
     partial = path.with_suffix(".partial")
@@ -72,10 +81,10 @@ def test_a_run_killed_in_mid_round_continues_to_the_same_record(tmp_path):
     assert process.wait() == -signal.SIGKILL and partial.exists() and not path.exists()
 
     events = []
-    train.train(run, tmp_path / "killed", say=lambda e: events.append(e["round"]))
+    loop.train(run, tmp_path / "killed", say=lambda e: events.append(e["round"]))
     assert events[0] > 2 and events[-1] == 6
     assert names(path.parent) == [path.name]
-    assert same(records.read(path), records.read(train.train(run, tmp_path / "whole")))
+    assert same(records.read_record(path), records.read_record(loop.train(run, tmp_path / "whole")))
 
 
 KILLED_WHILE_WRITING = """
@@ -94,16 +103,16 @@ train.train(conftest.small_run("MOON", net="linear", rounds=3), Path(sys.argv[1]
 
 
 def test_a_run_killed_while_it_writes_leaves_no_rubbish(tmp_path):
-    prepare.load("tiny_digits")         # it writes too
+    prepare.load_set("tiny_digits")         # it writes too
     done = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, tmp_path / "killed"], cwd=HERE,
                           env=os.environ | {"PYTHONPATH": str(HERE.parent)})
     assert done.returncode == -signal.SIGKILL
     run = small_run("MOON", net="linear", rounds=3)
     path = run.path(tmp_path / "killed")
     assert len(names(path.parent)) == 3      # checkpoint of round 1, half of the next one, lock
-    train.train(run, tmp_path / "killed")
+    loop.train(run, tmp_path / "killed")
     assert names(path.parent) == [path.name]
-    assert same(records.read(path), records.read(train.train(run, tmp_path / "whole")))
+    assert same(records.read_record(path), records.read_record(loop.train(run, tmp_path / "whole")))
 
 
 def killed(what: str, folder: Path, how) -> dict:
@@ -120,7 +129,7 @@ def test_fifty_kills_at_random_moments_lose_nothing(tmp_path):
     found = killed("random", tmp_path / "killed", 50)
     assert found["kills"] == 50 and found["progress"] == sorted(found["progress"]) and len(set(found["progress"])) > 5
     assert names(run.path(tmp_path / "killed").parent) == [run.path(tmp_path).name]
-    assert same(*(records.read(p) for p in (run.path(tmp_path / "killed"), train.train(run, tmp_path / "whole"))))
+    assert same(*(records.read_record(p) for p in (run.path(tmp_path / "killed"), loop.train(run, tmp_path / "whole"))))
 
 
 @pytest.mark.timeout(900)
@@ -131,9 +140,9 @@ def test_a_kill_at_any_operation_on_a_file_loses_nothing(kind, least, endings, t
     assert found["killed"] == len(found["left"]) >= least
     files = [run.path("").with_suffix(e).as_posix() for e in endings]
     assert all(left == files for left in found["left"]), found
-    whole = records.read(train.train(run, tmp_path / "whole"))
+    whole = records.read_record(loop.train(run, tmp_path / "whole"))
     for number in range(1, found["killed"] + 1):
-        assert same(records.read(run.path(tmp_path / str(number))), whole)
+        assert same(records.read_record(run.path(tmp_path / str(number))), whole)
 
 
 # damaged records and checkpoints
@@ -148,36 +157,36 @@ def cuts(content: bytes):
 
 def test_a_record_cut_at_any_byte_is_no_record(tmp_path):
     run = short()
-    path = train.train(run, tmp_path)
-    content, whole = path.read_bytes(), records.read(path)
+    path = loop.train(run, tmp_path)
+    content, whole = path.read_bytes(), records.read_record(path)
     for left in cuts(content):
         path.write_bytes(left)
         if left.strip(b"\0\n") == content.strip():      # all but the newline at its end
-            assert left[len(content) - 1:] or records.read(path) == whole
+            assert left[len(content) - 1:] or records.read_record(path) == whole
             continue
         with pytest.raises(UserError, match="is not a record .*; delete it and run it again"):
-            records.read(path)
+            records.read_record(path)
 
 
 def test_a_checkpoint_cut_at_any_byte_is_no_checkpoint(tmp_path):
     run = short("FedAvg")
     with pytest.raises(Cut):
-        train.train(run, tmp_path, say=cut)
+        loop.train(run, tmp_path, say=cut)
     partial = run.path(tmp_path).with_suffix(".partial")
-    content, federation = partial.read_bytes(), train.federate(run.data, run.seed)
-    server = train.make(run.method, run.settings, run.protocol)
+    content, federation = partial.read_bytes(), loop.federate(run.data, run.seed)
+    server = loop.make(run.method, run.settings, run.protocol)
     server.setup(net_of(run, federation.clients[0]))
-    assert len(train.resume(partial, run, server, [], "cpu")) == 1
+    assert len(resume(partial, run, server, [], "cpu")) == 1
     for left in cuts(content):
         partial.write_bytes(left)
         with pytest.raises(UserError, match="is not a checkpoint .*; delete it to start the run afresh"):
-            train.resume(partial, run, server, [], "cpu")
+            resume(partial, run, server, [], "cpu")
     assert partial.read_bytes() == left
 
 
 def test_a_temporary_file_cut_at_any_byte_is_overwritten_and_never_read(tmp_path, monkeypatch):
     run = short()
-    path = train.train(run, tmp_path / "whole")
+    path = loop.train(run, tmp_path / "whole")
     content, again = path.read_bytes(), run.path(tmp_path / "again")
     again.parent.mkdir(parents=True)
     planned = tables.Planned("FedDyn", "b", 0, run)
@@ -186,7 +195,7 @@ def test_a_temporary_file_cut_at_any_byte_is_overwritten_and_never_read(tmp_path
         again.with_name(f".{again.name}.tmp").write_bytes(content[:k])
         assert status.state(planned, tmp_path / "again") == "missing"
         assert not batch.differences(tmp_path / "again", tmp_path / "whole")
-        records.write_bytes(again, content)
+        write_bytes(again, content)
         assert names(again.parent) == [again.name] and again.read_bytes() == content
         again.unlink()
 
@@ -200,7 +209,7 @@ def test_a_truncated_checkpoint_is_named(share, halfway, tmp_path):
     left = content[:share if isinstance(share, int) else int(share * len(content))]
     partial.write_bytes(left)
     with pytest.raises(UserError) as caught:
-        train.train(run, tmp_path)
+        loop.train(run, tmp_path)
     assert f"{partial} is not a checkpoint" in str(caught.value) and "delete it" in str(caught.value)
     assert names(partial.parent) == [partial.name] and partial.read_bytes() == left
 
@@ -212,16 +221,16 @@ def test_a_foreign_checkpoint_is_refused(about, halfway, tmp_path):
         about["digest"] = run.digest
     partial.write_bytes(save({"x": torch.zeros(1)}, about and {"about": json.dumps(about | {"rounds": []})}))
     with pytest.raises(UserError, match="belongs to another run or version; delete it"):
-        train.train(run, tmp_path)
+        loop.train(run, tmp_path)
 
 
 def resaved(partial: Path, change, **about):
     """The checkpoint with other tensors or metadata, and a right sum."""
     tensors = load(partial.read_bytes())
-    with train.safe_open(partial, "pt") as file:
+    with loop.safe_open(partial, "pt") as file:
         said = json.loads(file.metadata()["about"])
     change(tensors)
-    said |= {"sum": train.checksum(tensors, said["rounds"])} | about
+    said |= {"sum": checksum(tensors, said["rounds"])} | about
     partial.write_bytes(save(tensors, {"about": json.dumps(said)}))
 
 
@@ -236,35 +245,35 @@ def test_a_checkpoint_of_another_version_of_the_code_is_refused(change, words, h
     """Its format and its run are the same, but not what it holds: torch would fit some of it silently."""
     run, partial = halfway
     resaved(partial, lambda tensors: None)
-    records.read(train.train(run, tmp_path))        # the same, saved again, is taken
+    records.read_record(loop.train(run, tmp_path))        # the same, saved again, is taken
     run.path(tmp_path).unlink()
     with pytest.raises(Cut):
-        train.train(run, tmp_path, say=cut)
+        loop.train(run, tmp_path, say=cut)
     resaved(partial, change)
     with pytest.raises(UserError, match=f"is not a checkpoint .*{words}"):
-        train.train(run, tmp_path)
+        loop.train(run, tmp_path)
 
 
 @pytest.mark.parametrize("other", ["format", "seed", "version"])
 def test_a_checkpoint_of_another_run_under_this_name_is_refused(other, halfway, tmp_path, monkeypatch):
     run, partial = halfway
     if other == "format":
-        resaved(partial, lambda tensors: None, format=train.CHECKPOINT + 1)
+        resaved(partial, lambda tensors: None, format=CHECKPOINT + 1)
     elif other == "seed":
         run = small_run("FedProto", {"average": True}, net="linear", seed=1)
     else:
-        monkeypatch.setattr(train.make("FedProto").__class__, "version", 99)
+        monkeypatch.setattr(loop.make("FedProto").__class__, "version", 99)
         run = dataclasses.replace(run)      # a run remembers its digest
     assert other == "format" or run.path(tmp_path).with_suffix(".partial") != partial
     partial.rename(run.path(tmp_path).with_suffix(".partial"))
     with pytest.raises(UserError, match="belongs to another run or version; delete it"):
-        train.train(run, tmp_path)
+        loop.train(run, tmp_path)
 
 
 # a clock that jumps
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
-    whole = records.read(train.train(short(), tmp_path / "whole"))
+    whole = records.read_record(loop.train(short(), tmp_path / "whole"))
     jumps = iter(range(10**6))
     monkeypatch.setattr(time, "time", lambda: 1e9 * (-1) ** next(jumps))
 
@@ -273,12 +282,12 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
         def now(cls, zone=None):
             return cls(1970 + next(jumps) % 2 * 100, 1, 1, tzinfo=zone)
     monkeypatch.setattr(machine.datetime, "datetime", Clock)
-    jumped = records.read(train.train(short(), tmp_path / "jumped"))
+    jumped = records.read_record(loop.train(short(), tmp_path / "jumped"))
     assert same(jumped, whole) and jumped["made"]["started"][:4] in ("1970", "2070")
     assert 0 <= jumped["made"]["seconds"] < 300 and all(0 <= r["seconds"] < 300 for r in jumped["rounds"])
     planned = tables.Planned("FedDyn", "b", 0, short(rounds=10**6), table="t", profile="mini")
     start = time.monotonic()
-    with pytest.raises(train.OutOfTime):
+    with pytest.raises(loop.OutOfTime):
         batch.one(planned, tmp_path / "budget", budget=0.5, say=lambda line: None)
     assert time.monotonic() - start < 120
 
@@ -342,7 +351,7 @@ def test_a_disk_that_is_full_in_mid_run_loses_nothing(tmp_path):
     assert "cannot write" in text and text.endswith("No space left on device")
     assert found["left"] == [".partial"] and found["rounds"] == [2, 3] and found["end"] == [".json"]
     assert found["code"] == 2 and found["err"].count("\n") == 1 and "No space left on device" in found["err"]
-    assert same(found["record"], records.read(train.train(short(rounds=3), tmp_path / "whole")))
+    assert same(found["record"], records.read_record(loop.train(short(rounds=3), tmp_path / "whole")))
 
 
 READ_ONLY = """
@@ -366,7 +375,7 @@ print(json.dumps(list(found.values())))
 @pytest.mark.timeout(900)
 def test_a_folder_that_can_only_be_read(tmp_path):
     """Writing is refused in one line, and what only reads works."""
-    prepare.load("tiny_features")
+    prepare.load_set("tiny_features")
     where = tmp_path / "r"
     found = in_a_room_of_its_own(READ_ONLY, f"mount --bind {where} {where}", f"mount -o remount,ro,bind {where}",
                                  folder=where)
@@ -379,7 +388,7 @@ def test_a_folder_that_can_only_be_read(tmp_path):
 def test_a_limit_on_the_size_of_files_is_named(tmp_path):
     code = ("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
             "import conftest\nfrom fedlib import cli\nsys.exit(cli.call(sys.argv[1:]))")
-    prepare.load("tiny_features")
+    prepare.load_set("tiny_features")
     ran = subprocess.run([sys.executable, "-c", code, "train", "FedAvg", "--data", "tiny_features", "--set",
                           "net=linear", "--rounds", "2", "--out", tmp_path / "r"], capture_output=True, text=True,
                          cwd=HERE, env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"})
@@ -404,10 +413,10 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(call, kind, tmp_pa
     with monkeypatch.context() as patched:
         patched.setattr(os, call, refuse)
         with pytest.raises(UserError, match="cannot write .*: No space left on device"):
-            train.train(run, tmp_path)
+            loop.train(run, tmp_path)
     path = run.path(tmp_path)
     assert full and names(path.parent) == ([] if kind == ".partial" else [path.with_suffix(".partial").name])
-    train.train(run, tmp_path)
+    loop.train(run, tmp_path)
     assert names(path.parent) == [path.name]
 
 
@@ -415,21 +424,21 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(call, kind, tmp_pa
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
     run = small_run(net="linear")
-    with train.locked(run.path(tmp_path)):
-        with pytest.raises(train.Busy, match="is being trained by another process"):
-            train.train(run, tmp_path)
-        train.train(small_run(net="linear", seed=1), tmp_path)      # another run is free
+    with locked(run.path(tmp_path)):
+        with pytest.raises(Busy, match="is being trained by another process"):
+            loop.train(run, tmp_path)
+        loop.train(small_run(net="linear", seed=1), tmp_path)      # another run is free
     run.path(tmp_path).with_suffix(".lock").touch()                 # what a killed process leaves
-    train.train(run, tmp_path)
+    loop.train(run, tmp_path)
     assert {p.suffix for p in run.path(tmp_path).parent.iterdir()} == {".json"}
 
 
 def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
     run = small_run(net="linear")
     path, there = run.path(tmp_path), iter([False, True])
-    monkeypatch.setattr(train, "loop", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr(loop, "loop", lambda *a: pytest.fail("trained again"))
     monkeypatch.setattr(type(path), "exists", lambda p: next(there) if p == path else os.path.exists(p))
-    assert train.train(run, tmp_path) == path and next(there, None) is None
+    assert loop.train(run, tmp_path) == path and next(there, None) is None
 
 
 @pytest.mark.timeout(900)
@@ -438,8 +447,8 @@ def test_four_processes_that_begin_the_same_run_at_once_make_one_record(tmp_path
     assert all(set(codes) <= {0, 3} and 0 in codes for codes in found["codes"]), found
     assert 3 in sum(found["codes"], [])
     assert found["left"] == [[run.path("").as_posix()]] * 5
-    whole = records.read(train.train(run, tmp_path / "whole"))
-    assert all(same(records.read(run.path(tmp_path / str(i))), whole) for i in range(5))
+    whole = records.read_record(loop.train(run, tmp_path / "whole"))
+    assert all(same(records.read_record(run.path(tmp_path / str(i))), whole) for i in range(5))
 
 
 # divergence
@@ -456,22 +465,22 @@ def test_a_diverged_run_says_so_and_leaves_no_record(tmp_path, monkeypatch, caps
 
 
 def test_divergence_in_a_later_round_leaves_no_checkpoint(tmp_path, monkeypatch):
-    measure, losses = train.measure, iter([1.0, float("inf")])
-    monkeypatch.setattr(train, "measure", lambda *a: measure(*a) | {"loss": next(losses)})
+    measure, losses = measure_round, iter([1.0, float("inf")])
+    monkeypatch.setattr(loop, "measure", lambda *a: measure(*a) | {"loss": next(losses)})
     with pytest.raises(UserError, match="diverged in round 2"):
-        train.train(small_run(net="linear"), tmp_path)
+        loop.train(small_run(net="linear"), tmp_path)
     assert names(tmp_path / "tiny_digits") == []
 
 
 def test_a_test_loss_that_overflows_in_one_domain_does_not_end_a_run(tmp_path, monkeypatch):
-    score, bad = train.Worker.score, float("nan")
-    monkeypatch.setattr(train.Worker, "score", lambda self, split, **how: score(self, split, **how) | (
+    score, bad = Worker.score, float("nan")
+    monkeypatch.setattr(Worker, "score", lambda self, split, **how: score(self, split, **how) | (
         {"loss": bad} if self.client.domain == "scans" else {}))
-    rows = records.read(train.train(small_run(net="linear"), tmp_path))["rounds"]
+    rows = records.read_record(loop.train(small_run(net="linear"), tmp_path))["rounds"]
     assert all(r["loss"] == r["loss"] for r in rows)
-    monkeypatch.setattr(train.Worker, "score", lambda self, split, **how: score(self, split, **how) | {"loss": bad})
+    monkeypatch.setattr(Worker, "score", lambda self, split, **how: score(self, split, **how) | {"loss": bad})
     with pytest.raises(UserError, match="diverged in round 1"):
-        train.train(small_run(net="linear", seed=1), tmp_path)
+        loop.train(small_run(net="linear", seed=1), tmp_path)
 
 
 # many runs
@@ -510,7 +519,7 @@ def planned(tmp_path, monkeypatch):
         f"import pathlib, conftest\nfrom fedlib import tables\ntables.PAPERS = pathlib.Path({str(papers)!r})\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, HERE, HERE.parent))))
     monkeypatch.setattr(tables, "PAPERS", papers)
-    return tables.load("small/t").runs
+    return tables.load_table("small/t").runs
 
 
 def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planned, tmp_path):
@@ -525,8 +534,8 @@ def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planne
     assert failure["kind"] == failures.MISTAKE and "diverged in round 1: the loss is not finite" in failure["why"]
     assert names(tmp_path / "r" / "tiny_digits") == sorted(p.run.path(tmp_path).name for p in good)
     for p in good:
-        alone = records.read(train.train(p.run, tmp_path / "alone"))
-        assert same(records.read(p.run.path(tmp_path / "r")), alone)
+        alone = records.read_record(loop.train(p.run, tmp_path / "alone"))
+        assert same(records.read_record(p.run.path(tmp_path / "r")), alone)
 
 
 def test_a_spent_budget_is_no_failure(planned, tmp_path):
@@ -538,7 +547,7 @@ def test_a_spent_budget_is_no_failure(planned, tmp_path):
 
 
 def test_patience_without_a_validation_split_is_refused(tmp_path, monkeypatch):
-    keep = train.federate
+    keep = loop.federate
 
     def without_val(spec, seed):
         federation = keep(spec, seed)
@@ -546,9 +555,9 @@ def test_patience_without_a_validation_split_is_refused(tmp_path, monkeypatch):
             c.val = None
         return federation
 
-    monkeypatch.setattr(train, "federate", without_val)
+    monkeypatch.setattr(loop, "federate", without_val)
     with pytest.raises(UserError, match="validation split"):
-        train.train(small_run(patience=2), tmp_path)
+        loop.train(small_run(patience=2), tmp_path)
     assert not list(tmp_path.rglob("*"))
 
 

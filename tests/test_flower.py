@@ -24,9 +24,14 @@ from safetensors.torch import save
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
-from fedlib import cli, feature_cache, flower, params, prepare, records, train, wire  # noqa: E402
-from fedlib.errors import UserError  # noqa: E402
-from fedlib.partition import federate  # noqa: E402
+from fedlib import cli
+from fedlib.core import params
+from fedlib.core.errors import UserError  # noqa: E402
+from fedlib.datasets import feature_cache, prepare
+from fedlib.datasets.partition import federate  # noqa: E402
+from fedlib.engine import loop, records
+from fedlib.engine.worker import Worker, Workers  # noqa: E402
+from fedlib.remote import flower, wire
 
 PAGE = Path(__file__).parent.parent / "notebooks/use/machines.ipynb"
 DOMAINS = ("scans", "blended", "printed", "street")
@@ -77,7 +82,7 @@ def run_of(name, **protocol):
 
 
 def trained(nodes, run, folder):
-    return records.read(train.train(run, folder, workers=nodes, federation=nodes.gather()))
+    return records.read_record(loop.train(run, folder, workers=nodes, federation=nodes.gather()))
 
 
 def comparable(record):
@@ -89,7 +94,7 @@ def test_every_method_gives_the_numbers_of_one_process(name, here):
     run = run_of(name)
     nodes, folder = here(run)
     there = trained(nodes, run, folder / "there")
-    assert comparable(there) == numbers(records.read(train.train(run, folder / "alone")))
+    assert comparable(there) == numbers(records.read_record(loop.train(run, folder / "alone")))
     assert there["made"]["transport"].startswith("flower ")
     assert not any("absent" in r for r in there["rounds"])
     assert all(c.train.x.device.type == "meta" for c in (n.client for n in nodes))      # the server has no samples
@@ -99,7 +104,7 @@ def test_partial_participation_and_states_of_several_rounds(here):
     run = run_of("SCAFFOLD", rounds=4, participation=0.5)
     nodes, folder = here(run)
     there = trained(nodes, run, folder / "there")
-    assert comparable(there) == numbers(records.read(train.train(run, folder / "alone")))
+    assert comparable(there) == numbers(records.read_record(loop.train(run, folder / "alone")))
     assert all(len(list((folder / d).glob("*/*.safetensors"))) <= 2 for d in DOMAINS)
 
 
@@ -157,7 +162,7 @@ def without(run, folder, absent):
     """The rounds of a run in this process in which some clients' trainings (round, domain) do not arrive."""
     federation = federate(run.data, run.seed)
 
-    class Lossy(train.Workers):
+    class Lossy(Workers):
         def train(self, places, messages, number):
             kept = [w.kept() for w in self]
             kept = [params.unflatten({k: v.clone() for k, v in params.flatten(s).items()}) for s in kept]
@@ -168,9 +173,9 @@ def without(run, folder, absent):
                     self[i].restore(kept[i])
             return ends
 
-    net = train.build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
-    workers = Lossy(train.Worker(run, c, train.copy.deepcopy(net)) for c in federation.clients)
-    return numbers(records.read(train.train(run, folder, workers=workers, federation=federation)))
+    net = loop.build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
+    workers = Lossy(Worker(run, c, loop.copy.deepcopy(net)) for c in federation.clients)
+    return numbers(records.read_record(loop.train(run, folder, workers=workers, federation=federation)))
 
 
 def test_other_classes_or_shapes_are_turned_away_and_the_others_go_on(here, caplog):
@@ -196,7 +201,7 @@ def test_a_node_that_is_silent_costs_one_wait_and_comes_back(here):
         if event["round"] == 2:      # it says who it is only when it is asked again
             beat.append(nodes[3].address)
 
-    record = records.read(train.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=say))
+    record = records.read_record(loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=say))
     assert beat == [None]
     assert record["rounds"][1]["absent"] == {"train": {"street": "no answer in 2 s"},
                                              "evaluate": {"street": "not connected"}}
@@ -218,16 +223,16 @@ def test_a_server_that_was_stopped_continues_from_its_checkpoint(here):
 
     for _ in range(2):
         with pytest.raises(Stop):
-            train.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=stop)
+            loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=stop)
         nodes = flower.Nodes(nodes.grid, run, 2.0)      # a new process knows nothing
     record = trained(nodes, run, folder / "there")
-    assert comparable(record) == numbers(records.read(train.train(run, folder / "alone")))
+    assert comparable(record) == numbers(records.read_record(loop.train(run, folder / "alone")))
 
 
 def test_a_node_without_its_state_does_not_start_afresh(here, caplog):
     run = run_of("FedBN", rounds=3)
     nodes, folder = here(run)
-    record = records.read(train.train(run, folder / "there", workers=nodes, federation=nodes.gather(),
+    record = records.read_record(loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(),
                                       say=lambda event: shutil.rmtree(folder / "street", ignore_errors=True)))
     assert set(record["rounds"][1]["absent"]["train"]) == {"street"}
     assert "own log" in record["rounds"][1]["absent"]["train"]["street"]
@@ -236,13 +241,13 @@ def test_a_node_without_its_state_does_not_start_afresh(here, caplog):
 def test_the_server_learns_nothing_of_what_went_wrong_in_a_node(here, monkeypatch):
     run = run_of("FedAvg")
     nodes, folder = here(run)
-    monkeypatch.setattr(train.Worker, "end", lambda self: 1 / 0 if self.client.domain == "street" else end(self))
+    monkeypatch.setattr(Worker, "end", lambda self: 1 / 0 if self.client.domain == "street" else end(self))
     record = trained(nodes, run, folder / "there")
     assert "division" not in json.dumps(record)
     assert set(record["rounds"][0]["absent"]["train"]) == {"street"}
 
 
-end = train.Worker.end
+end = Worker.end
 
 
 @pytest.mark.parametrize("setting", ["clients=2,1,1,1", "unseen=street", "mixed=0.2", "cross=true"])
@@ -325,7 +330,7 @@ class Machines:
         here = str(Path(sys.executable).parent)
         return os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(self.folder / name / "home"),
                              "PATH": f"{here}:{os.environ['PATH']}", "FEDLIB_DATA": str(prepare.folder()),
-                             "PYTHONPATH": str(Path(train.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+                             "PYTHONPATH": str(Path(loop.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 
     def do(self, name: str, command: str, tries: int = 1) -> str:
         """A command that ends."""
@@ -398,7 +403,7 @@ class Machines:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    prepare.load("mini_digits")
+    prepare.load_set("mini_digits")
     made = Machines(tmp_path_factory.mktemp("machines"))
     yield made
     made.close()
@@ -423,23 +428,23 @@ def planned(words: str):
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, tmp_path):
-    feature_cache.ensure("mini_digits", None, "mini_clip", say=lambda line: None)
+    feature_cache.ensure_features("mini_digits", None, "mini_clip", say=lambda line: None)
     federation = machines
     federation.node("stranger", "scans", again=False)        # its key is not registered
     paths = {name: planned(f"{name} {words}").path(federation.folder / "server/runs") for name, words in RUNS.items()}
     for name, words in RUNS.items():        # all at once: most of their time is waiting for Flower's next question
         federation.app(f"{name} {words}", name)
         federation.run(name)
-    alone = {name: records.read(train.train(planned(f"{name} {words}"), tmp_path)) for name, words in RUNS.items()}
+    alone = {name: records.read_record(loop.train(planned(f"{name} {words}"), tmp_path)) for name, words in RUNS.items()}
     federation.wait(lambda: all(p.exists() for p in paths.values()))
     for name, path in paths.items():        # a server that is busy may lose a node, which comes back: then once more
-        if any("absent" in r for r in records.read(path)["rounds"]):
+        if any("absent" in r for r in records.read_record(path)["rounds"]):
             path.unlink()
             federation.run(name)
             federation.wait(path.exists)
     slowest = 0.0
     for name, path in paths.items():
-        ours, theirs = records.read(path), alone[name]
+        ours, theirs = records.read_record(path), alone[name]
         assert ours["run"] == theirs["run"] and ours["made"]["transport"].startswith("flower")
         for r, s in zip(ours["rounds"], theirs["rounds"], strict=True):
             assert "absent" not in r, (name, r["absent"])
@@ -495,7 +500,7 @@ def test_a_garbled_message_a_killed_node_and_a_killed_server_lose_nothing(machin
     federation.app(late, "again")
     federation.run("again")
     federation.wait(path.exists)
-    record = records.read(path)
+    record = records.read_record(path)
     first, second = record["rounds"]
     assert set(first["absent"]["train"]) == {"printed", "street"}
     assert "not finite" in first["absent"]["train"]["printed"]
@@ -520,5 +525,5 @@ from fedlib import cli, node
 node.flower_supernode = lambda: {ends}
 raise SystemExit(cli.call(["node", "--port", "1"]))"""
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=200, cwd=tmp_path,
-                          env=os.environ | {"PYTHONPATH": str(Path(train.__file__).parent.parent)})
+                          env=os.environ | {"PYTHONPATH": str(Path(loop.__file__).parent.parent)})
     assert done.returncode == code and said in done.stderr

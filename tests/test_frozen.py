@@ -6,17 +6,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedlib import heads, tables, transfer
-from fedlib.cost import cost
-from fedlib.data import Client, Split
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.core.federation import Client, Split
+from fedlib.core.params import snapshot
+from fedlib.core.seeds import generator
+from fedlib.datasets.splits import RULES, Domain, split
+from fedlib.engine import evaluate
+from fedlib.engine.cost import cost
+from fedlib.experiments import tables
 from fedlib.methods import make
 from fedlib.methods.base import Protocol, keep_moments, optimiser, warmed
-from fedlib.methods.frozen import converge, first, pool, prototypes
-from fedlib.nets import Arch, build
-from fedlib.params import read
-from fedlib.seeds import generator
-from fedlib.splits import RULES, Domain, split
+from fedlib.methods.features import converge, first, pool, prototypes
+from fedlib.models import class_heads
+from fedlib.models.nets import Arch, build
 
 PRINTED = pd.read_csv(tables.PAPERS / "mpft.csv")
 FROZEN = Arch(net="adapter", head="frozen")
@@ -72,7 +74,7 @@ def test_clip_adapter_mixes_a_fifth():
 
 def test_the_frozen_head_neither_trains_nor_travels():
     net = net_of()
-    assert not [k for k in read(net) if k.startswith("head")] and not list(net.head.parameters())
+    assert not [k for k in snapshot(net) if k.startswith("head")] and not list(net.head.parameters())
     z = torch.randn(6, 16)
     assert torch.allclose(net.head(z), F.normalize(z) @ net.head.weight.T, atol=1e-5)
     assert torch.equal(copy.deepcopy(net).head.weight, net.head.weight)
@@ -86,24 +88,24 @@ def test_a_frozen_head_needs_vectors_that_fit():
 
 
 def test_prompts_of_a_domain_hold_the_name_of_the_class():
-    assert heads.prompts("quickdraw", "alarm_clock")[0] == "a quick drawing of a alarm clock."
-    assert heads.prompts("webcam", "bike") == ["a photo of a bike."]
-    assert all(len(t) == 6 for k, t in heads.templates().items() if k in ("real", "sketch", "photo", "cartoon"))
-    assert all("{}" in t for some in heads.templates().values() for t in some)
+    assert class_heads.prompts("quickdraw", "alarm_clock")[0] == "a quick drawing of a alarm clock."
+    assert class_heads.prompts("webcam", "bike") == ["a photo of a bike."]
+    assert all(len(t) == 6 for k, t in class_heads.templates().items() if k in ("real", "sketch", "photo", "cartoon"))
+    assert all("{}" in t for some in class_heads.templates().values() for t in some)
 
 
 def test_a_head_of_public_images_is_their_mean_direction_and_uses_no_other_image():
     y = torch.arange(3).repeat_interleave(20)
     x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
     parts = split("mpft_pacs_public", Domain("pacs", "photo", y, torch.zeros_like(y), ""))
-    made = heads.make("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())["photo"]
+    made = class_heads.make_heads("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())["photo"]
     held = torch.cat(list(parts))
     public = torch.tensor([i for i in range(60) if i not in set(held.tolist())])
     assert torch.equal(y[public].bincount(), torch.tensor([5, 5, 5])) and len(held) == 45
     means = torch.stack([F.normalize(x[public][y[public] == k]).mean(0) for k in range(3)])
     assert torch.allclose(made, 100 * F.normalize(means), atol=1e-4)
     x[held] = 0.0
-    again = heads.make("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())["photo"]
+    again = class_heads.make_heads("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())["photo"]
     assert torch.equal(made, again)
 
 
@@ -111,7 +113,7 @@ def test_a_split_without_public_images_gives_no_head():
     y = torch.arange(3).repeat_interleave(20)
     parts = split("mpft_pacs", Domain("pacs", "photo", y, torch.zeros_like(y), ""))
     with pytest.raises(UserError, match="photo has no public images of class a"):
-        heads.make("public", {"photo": Split(torch.randn(60, 8), y)}, {"photo": parts}, ["a", "b", "c"], object())
+        class_heads.make_heads("public", {"photo": Split(torch.randn(60, 8), y)}, {"photo": parts}, ["a", "b", "c"], object())
 
 
 def test_public_images_of_both_pacs_rules_are_the_same():
@@ -124,7 +126,7 @@ def test_public_images_of_both_pacs_rules_are_the_same():
 
 def test_the_shared_head_is_the_mean_of_the_domains_heads():
     one, two = torch.ones(2, 3), torch.zeros(2, 3)
-    assert torch.equal(heads.shared({"a": one, "b": two}), torch.full((2, 3), 0.5)) and heads.shared({}) is None
+    assert torch.equal(class_heads.shared({"a": one, "b": two}), torch.full((2, 3), 0.5)) and class_heads.shared({}) is None
 
 
 # prototypes
@@ -203,7 +205,7 @@ def test_one_round_of_mpft_is_training_on_what_all_clients_sent():
     union = [torch.cat([method.upload(c)[k] for c in clients]) for k in ("protos", "of")]
     central = copy.deepcopy(net)
     converge(method, central, *union)
-    assert all(torch.equal(v, method.broadcast("0")["params"][k]) for k, v in read(central).items())
+    assert all(torch.equal(v, method.broadcast("0")["params"][k]) for k, v in snapshot(central).items())
 
 
 def test_local_adaptation_takes_the_first_samples_and_distillation_holds_it():
@@ -218,7 +220,7 @@ def test_local_adaptation_takes_the_first_samples_and_distillation_holds_it():
     assert 0 < moved[1e4] < moved[0.0] / 2
     untouched = client_of(x, y, net_of())
     make("MPFT").adapt(untouched)
-    assert all(torch.equal(v, read(net_of())[k]) for k, v in read(untouched.net).items())
+    assert all(torch.equal(v, snapshot(net_of())[k]) for k, v in snapshot(untouched.net).items())
     assert not make("MPFT").personal and make("MPFT", {"shots": 1}).personal
 
 
@@ -247,7 +249,7 @@ def test_moments_go_on_from_round_to_round():
         opt = optimiser(protocol, client.net, client)
         steps(client.net, opt, 2)
         keep_moments(protocol, opt, client.net, client)
-    assert all(torch.equal(v, read(whole)[k]) for k, v in read(client.net).items())
+    assert all(torch.equal(v, snapshot(whole)[k]) for k, v in snapshot(client.net).items())
     assert set(client.state["optimiser"]) == {"body.layers.0.weight", "body.layers.2.weight"}
 
 
@@ -286,12 +288,12 @@ FEDAVG = dict(zip(N50, (91.83, 83.91, 93.68, 88.60, 38.21, 72.33)))     # of the
 
 
 def test_the_printed_ood_comes_from_other_weights_than_equation_3():
-    found = transfer.scores({i: FEDAVG for i in N50}, N50)
+    found = evaluate.transfer_scores({i: FEDAVG for i in N50}, N50)
     assert found["ind"] == pytest.approx(73.45, abs=0.01) and found["ood_printed"] == pytest.approx(79.02, abs=0.01)
     assert found["ood"] == pytest.approx(found["ind"], abs=1e-3)
     assert found["ood_plain"] == pytest.approx(78.09, abs=0.01)
 
 
 def test_transfer_by_hand():
-    found = transfer.scores({"a": {"a": 90, "b": 30}, "b": {"a": 50, "b": 70}}, {"a": 10, "b": 30})
+    found = evaluate.transfer_scores({"a": {"a": 90, "b": 30}, "b": {"a": 50, "b": 70}}, {"a": 10, "b": 30})
     assert found == {"ind": 75.0, "ood": 35.0, "ood_printed": 45.0, "ood_plain": 40.0}

@@ -24,27 +24,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 
-from fedlib import (
-    batch,
-    bench,
-    cli,
-    encoders,
-    failures,
-    feature_cache,
-    features,
-    leakage,
-    mini_clip,
-    partitions,
-    prepare,
-    records,
-    splits,
-    stack,
-    status,
-    tables,
-    train,
-)
-from fedlib.errors import UserError
-from fedlib.partition import Data, federate
+from fedlib import cli
+from fedlib.core.errors import UserError
+from fedlib.datasets import feature_cache, named_partitions, prepare, splits
+from fedlib.datasets.partition import Data, federate
+from fedlib.engine import loop, records, stack
+from fedlib.engine.checkpoint import checksum, resume
+from fedlib.engine.worker import Worker
+from fedlib.experiments import batch, failures, status, tables
+from fedlib.experiments.claims import judge_claims
+from fedlib.models import encoders, mini_clip
+from fedlib.probes import bench, embeddings, leakage
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = 1000
@@ -101,8 +91,8 @@ def small(tmp_path, monkeypatch):
     """A table of two runs, the first of which has a record: (the folder of papers, results, the planned runs)."""
     papers = small_paper.place(tmp_path / "papers", PAPER)
     monkeypatch.setattr(tables, "PAPERS", papers)
-    planned = tables.load("small/t").runs("mini")
-    train.train(planned[0].run, tmp_path / "r")
+    planned = tables.load_table("small/t").runs("mini")
+    loop.train(planned[0].run, tmp_path / "r")
     return papers, tmp_path / "r", planned
 
 
@@ -116,30 +106,30 @@ def test_papers(small):
         (papers / "small.toml").write_bytes(text)
         for ident in tables.idents():
             for profile in tables.PROFILES:
-                tables.load(ident).runs(profile)
+                tables.load_table(ident).runs(profile)
         answer("status", "small/t", "--results", results)
     every(changed(real).map(lambda v: toml(v).encode()) | garbled(PAPER.encode()), read)
 
 
 def test_partitions(tmp_path, monkeypatch):
-    listed = tomllib.loads(partitions.LISTED.read_text())
+    listed = tomllib.loads(named_partitions.LISTED.read_text())
     real = {k: listed[k] for k in ("i2pfl_office", "i2pfl_office_without", list(listed)[-1])}
-    monkeypatch.setattr(partitions, "LISTED", tmp_path / "p.toml")
+    monkeypatch.setattr(named_partitions, "LISTED", tmp_path / "p.toml")
     every(changed(real).map(lambda v: toml(v).encode()) | garbled(toml(real).encode()),
-          lambda text: (partitions.LISTED.write_bytes(text), answer("partition", "--json")))
+          lambda text: (named_partitions.LISTED.write_bytes(text), answer("partition", "--json")))
 
 
 def test_stored_partitions(tmp_path, monkeypatch):
-    kept = partitions.stored()
+    kept = named_partitions.stored()
     real = {k: kept[k] | {"clients": kept[k]["clients"][:2]} for k in list(kept)[:2]}
-    monkeypatch.setattr(partitions, "FILE", tmp_path / "p.json")
+    monkeypatch.setattr(named_partitions, "FILE", tmp_path / "p.json")
 
     def read(text):
-        partitions.FILE.write_bytes(text)
-        for found in partitions.stored().values():
+        named_partitions.FILE.write_bytes(text)
+        for found in named_partitions.stored().values():
             assert isinstance(found["digest"], str) and all(isinstance(n, int) for c in found["clients"]
                                                             for n in c["per_class"])
-        partitions.load("i2pfl_office")
+        named_partitions.load_named("i2pfl_office")
     every(json_or_bytes(real), read)
 
 
@@ -164,13 +154,13 @@ def test_stored_splits(tmp_path, monkeypatch):
 
 def test_records(small):
     _, results, planned = small
-    path, table = planned[0].run.path(results), tables.load("small/t")
+    path, table = planned[0].run.path(results), tables.load_table("small/t")
     real = json.loads(path.read_text())
 
     def read(text):
         path.write_bytes(text)
         answer("status", "small/t", "--profile", "mini", "--results", results)
-        record = records.read(path)
+        record = records.read_record(path)
         for rule in RULES:
             with contextlib.suppress(UserError):
                 assert all(0 <= v <= 100 for v in tables.select(record, rule).values())
@@ -178,7 +168,7 @@ def test_records(small):
         if read.calls % 20 == 0:        # pandas is slow
             tables.compare(table, "mini", results, when="after")
             tables.curves(table, "mini", results)
-            tables.verdicts(table, "mini", results)
+            judge_claims(table, "mini", results)
             tables.provenance(table, "mini", results)
         read.calls += 1
     read.calls = 0
@@ -187,7 +177,7 @@ def test_records(small):
 
 def test_a_leave_one_out_record_needs_the_unseen_domain(small):
     _, results, _ = small
-    table = tables.load("small/t")
+    table = tables.load_table("small/t")
     unseen = [p._replace(unseen="street") for p in table.runs("mini")]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match="has no 'unseen', which small/t shows"):
         patch.setattr(tables.Table, "runs", lambda *a: unseen)
@@ -233,9 +223,9 @@ def test_what_stacking_remembers(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "folder", lambda: tmp_path)
     monkeypatch.setattr(stack, "gain", lambda workers: 10.0)
     from conftest import net_of
-    server = train.make(run.method, run.settings, run.protocol)
+    server = loop.make(run.method, run.settings, run.protocol)
     server.setup(net_of(run, federation.clients[0]))
-    workers = [train.Worker(run, c, net_of(run, c)) for c in federation.clients[:2]]
+    workers = [Worker(run, c, net_of(run, c)) for c in federation.clients[:2]]
 
     def choose():
         return stack.choose("auto", run, workers, [server.broadcast(w.client.id) for w in workers], 0, "cpu")
@@ -254,7 +244,7 @@ def test_what_stacking_remembers(tmp_path, monkeypatch):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """tiny_features in a folder of its own, where it is not made again: (tensors, manifest)."""
-    prepare.load("tiny_features")
+    prepare.load_set("tiny_features")
     paths = prepare.paths("tiny_features", 49)
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
     for p in paths:
@@ -282,18 +272,18 @@ def test_tensors_of_prepared_sets(store):
 def test_features_of_encoders(tmp_path, monkeypatch):
     """A file beside the set, and one that is brought from elsewhere."""
     monkeypatch.setattr(encoders, "at_hand", lambda name: False)
-    manifest = prepare.load("tiny_features").manifest
+    manifest = prepare.load_set("tiny_features").manifest
     about = {"format": feature_cache.FORMAT, "encoder": "mini_clip", "weights": "ab", "transform": "none", "texts": "",
              "dtype": "float16", "set": manifest["digest"], "name": "tiny_features", "size": 49, "dim": 4}
     tensors = {d: torch.zeros(sum(n["per_class"]), 4).half().numpy() for d, n in manifest["domains"].items()}
-    real = prepare.load("tiny_features")
+    real = prepare.load_set("tiny_features")
     monkeypatch.setattr(prepare, "load", lambda *a: real)
     monkeypatch.setattr(prepare, "folder", lambda: tmp_path / "here")
     (tmp_path / "here").mkdir()
     path = feature_cache.path_of(about)
-    feature_cache.write(path, tensors, about)
+    feature_cache.write_features(path, tensors, about)
     content = path.read_bytes()
-    feature_cache.load("tiny_features", 49, "mini_clip")
+    feature_cache.load_features("tiny_features", 49, "mini_clip")
 
     def read(case):
         (tmp_path / "brought").write_bytes(case)
@@ -303,7 +293,7 @@ def test_features_of_encoders(tmp_path, monkeypatch):
         else:
             path.write_bytes(case)
         read.turn = not read.turn
-        feature_cache.load("tiny_features", 49, "mini_clip")
+        feature_cache.load_features("tiny_features", 49, "mini_clip")
     read.turn = False
     every(crafted(content), read)
 
@@ -319,15 +309,15 @@ def partial(tmp_path):
     def stop(event):
         raise InterruptedError
     with pytest.raises(InterruptedError):
-        train.train(run, tmp_path, say=stop)
+        loop.train(run, tmp_path, say=stop)
 
     def start():
         from conftest import net_of
-        server = train.make(run.method, run.settings, run.protocol)
+        server = loop.make(run.method, run.settings, run.protocol)
         server.setup(net_of(run, federation.clients[0]))
-        workers = [train.Worker(run, copy.copy(c), net_of(run, c)) for c in federation.clients]
-        rounds = train.resume(path, run, server, workers, "cpu")
-        return rounds, train.flatten({"server": {k: v for k, v in vars(server).items() if k.endswith("_")},
+        workers = [Worker(run, copy.copy(c), net_of(run, c)) for c in federation.clients]
+        rounds = resume(path, run, server, workers, "cpu")
+        return rounds, loop.flatten({"server": {k: v for k, v in vars(server).items() if k.endswith("_")},
                                       "clients": {w.client.id: w.kept() for w in workers}})
     path = run.path(tmp_path).with_suffix(".partial")
     return path, start
@@ -366,7 +356,7 @@ def test_checkpoints_with_a_right_sum(partial):
                 wrong[name] = value.new_zeros(shape)
             elif how == "name":
                 wrong[name.replace("clients", "server") + "/x"] = value
-        rounds = about | {"rounds": rounds, "sum": train.checksum(wrong, rounds)}
+        rounds = about | {"rounds": rounds, "sum": checksum(wrong, rounds)}
         path.write_bytes(save(wrong, {"about": json.dumps(rounds)}))
         assert {k: v.shape for k, v in start()[1].items()} == shapes
     how = st.sampled_from(["type", "shape", "name", "drop"])
@@ -387,7 +377,7 @@ def test_weights(tmp_path, monkeypatch):
 
     def read(case):
         mini_clip.FILE.write_bytes(case)
-        assert {k: v.shape for k, v in mini_clip.load().state_dict().items()} == {"weight": (2, 4), "bias": (2,)}
+        assert {k: v.shape for k, v in mini_clip.trained().state_dict().items()} == {"weight": (2, 4), "bias": (2,)}
     every(crafted(content), read)
 
 
@@ -400,7 +390,7 @@ def test_features_beside_a_record(tmp_path):
 
     def read(case):
         path.write_bytes(case)
-        z, y, domains = features.read(run, ["scans", "street"], tmp_path)
+        z, y, domains = embeddings.read(run, ["scans", "street"], tmp_path)
         assert len(z) == len(y) == len(domains)
     every(crafted(content), read)
 
@@ -480,16 +470,16 @@ def test_no_reader_executes(bomb, partial, store, tmp_path, monkeypatch):
     manifest = json.loads(store[1].read_text())
     store[1].write_text(json.dumps(manifest | {"bytes": len(content), "digest": prepare._sha256(store[0])}))
     with pytest.raises(UserError, match="is damaged or not ours"):
-        prepare.load("tiny_features")
+        prepare.load_set("tiny_features")
     monkeypatch.setattr(mini_clip, "FILE", tmp_path / "b.pt")
     mini_clip.FILE.write_bytes(content)
     with pytest.raises(UserError, match="does not hold the weights"):
-        mini_clip.load()
+        mini_clip.trained()
     monkeypatch.setenv("FEDLIB_RAW", str(tmp_path))
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / encoders.FILES["squeezenet1_1"]).write_bytes(content)
     with pytest.raises(UserError, match="does not hold the weights"):
-        encoders.load.__wrapped__("squeezenet1_1")
+        encoders.load_encoder.__wrapped__("squeezenet1_1")
     assert not trap.exists()
 
 

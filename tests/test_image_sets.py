@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedlib.readers import cub200, ddr, domainnet, ham10000, office_caltech, pacs, tiny_imagenet
+from fedlib.readers.image_folder import hold_out
 from PIL import Image
 
-from data_scripts import cub200, ddr, domainnet, download, ham10000, office_caltech, pacs, tiny_imagenet
-from data_scripts.image_folder import hold_out
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets import download
 
 ROOT = Path(__file__).resolve().parents[1]
 SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")

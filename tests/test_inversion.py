@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedlib import encoders, inversion
-from fedlib.encoders import Encoder
-from fedlib.errors import UserError
-from fedlib.seeds import key
+from fedlib.core.errors import UserError
+from fedlib.core.seeds import key
+from fedlib.models import encoders
+from fedlib.models.encoders import Encoder
+from fedlib.probes import inversion
 
 SIDE = 16
 needs_weights = pytest.mark.skipif(not Path(os.environ.get("FEDLIB_RAW") or "-", "weights").is_dir(),
@@ -95,7 +96,7 @@ def test_features_come_near():
 
 @needs_weights
 def test_features_of_squeezenet_come_near():
-    encoder, x = encoders.load("squeezenet1_1@64"), photos(1, 64)
+    encoder, x = encoders.load_encoder("squeezenet1_1@64"), photos(1, 64)
     target = encoder(x)[0]
     rows = inversion.invert(encoder, target, steps=100)
     assert rows[-1]["mse"] < rows[0]["mse"] / 10 and rows[-1]["mse"] < 0.1 * float(target.square().mean())

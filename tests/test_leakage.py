@@ -5,10 +5,12 @@ import pytest
 import torch
 from conftest import small_run
 
-from fedlib import batch, leakage, records, tables, train
-from fedlib.data import as_input
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.core.federation import as_input
+from fedlib.engine import loop, records
+from fedlib.experiments import batch, tables
 from fedlib.methods.base import outputs
+from fedlib.probes import leakage
 
 
 def gaussians(rho, dim=2, count=1600, seed=1):
@@ -47,7 +49,7 @@ def test_images_can_be_told_from_what_was_made_of_them():
 
 def test_what_is_measured_is_each_image_beside_what_its_client_would_send(tmp_path):
     run, seen = small_run("FedPall", {"noise": "mask"}), []
-    train.train(run, tmp_path, after=lambda server, workers, rounds: seen.extend((server, workers)))
+    loop.train(run, tmp_path, after=lambda server, workers, rounds: seen.extend((server, workers)))
     server, workers = seen
     x, z = leakage.sent(server, workers)
     first = workers[0].client
@@ -60,24 +62,24 @@ def test_what_is_measured_is_each_image_beside_what_its_client_would_send(tmp_pa
 
 def test_it_lies_beside_a_record_that_stays_as_it_was(tmp_path, monkeypatch):
     run = small_run("FedPall")
-    train.train(run, tmp_path / "plain")
+    loop.train(run, tmp_path / "plain")
     monkeypatch.setattr(leakage, "information", lambda x, z, seed: float(len(x) == len(z)) + seed)
     with pytest.raises(UserError, match="fedlib run"):
         leakage.read(run, tmp_path)
     leakage.collect(run, tmp_path)
     found = leakage.read(run, tmp_path)
-    images = sum(c["train"] for c in records.read(run.path(tmp_path))["made"]["data"]["clients"])
+    images = sum(c["train"] for c in records.read_record(run.path(tmp_path))["made"]["data"]["clients"])
     assert found == {"digest": run.digest, "round": 2, "pairs": images - images // 2, "nats": 1.0 + run.seed}
-    plain, beside = (records.read(run.path(f))["rounds"] for f in (tmp_path / "plain", tmp_path))
+    plain, beside = (records.read_record(run.path(f))["rounds"] for f in (tmp_path / "plain", tmp_path))
     assert [r["acc"] for r in plain] == [r["acc"] for r in beside]
 
 
 def test_a_run_of_the_privacy_table_is_done_when_it_was_measured(tmp_path, monkeypatch):
-    planned = next(p for p in tables.load("fedpall/privacy").runs("mini", [0]) if p.row == "none")
-    assert planned.measure == "leakage" and not any(p.measure for p in tables.load("fedpall/table1").runs("mini"))
+    planned = next(p for p in tables.load_table("fedpall/privacy").runs("mini", [0]) if p.row == "none")
+    assert planned.measure == "leakage" and not any(p.measure for p in tables.load_table("fedpall/table1").runs("mini"))
     small = planned._replace(run=small_run("FedPall", {"noise": "none"}))
     monkeypatch.setattr(leakage, "information", lambda x, z, seed: 0.5)
-    train.train(small.run, tmp_path)
+    loop.train(small.run, tmp_path)
     assert not small.done(tmp_path)
     batch.one(small, tmp_path, say=lambda line: None)
     assert small.done(tmp_path) and leakage.read(small.run, tmp_path)["nats"] == 0.5

@@ -8,16 +8,18 @@ from conftest import METHOD_NAMES, net_of, numbers, small_run
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
-from fedlib import params, records, settings, train
+from fedlib.core import params, settings
+from fedlib.core.seeds import generator
+from fedlib.datasets.partition import Data, federate
+from fedlib.engine import loop, records
+from fedlib.engine.worker import Worker
 from fedlib.methods import METHODS, make
 from fedlib.methods.base import Protocol
-from fedlib.nets import Arch, build
-from fedlib.partition import Data, federate
-from fedlib.seeds import generator
+from fedlib.models.nets import Arch, build
 
 
 def result(run, folder, **options):
-    return numbers(records.read(train.train(run, folder, **options)))
+    return numbers(records.read_record(loop.train(run, folder, **options)))
 
 
 def accuracies(rounds):
@@ -76,13 +78,13 @@ def test_an_interrupted_run_continues_exactly(method_name, tmp_path):
 
     for _ in range(2):      # cut after round 1, again after round 2
         with pytest.raises(Cut):
-            train.train(run, tmp_path / "cut", say=cut)
+            loop.train(run, tmp_path / "cut", say=cut)
     assert result(run, tmp_path / "cut") == whole
     assert sorted(p.suffix for p in (tmp_path / "cut" / run.data.name).iterdir()) == [".json"]
 
 
 def test_a_class_that_no_client_holds(method_name, tmp_path, monkeypatch):
-    keep = train.federate
+    keep = loop.federate
 
     def without_class_3(spec, seed):
         federation = keep(spec, seed)
@@ -90,7 +92,7 @@ def test_a_class_that_no_client_holds(method_name, tmp_path, monkeypatch):
             c.train = c.train[c.train.y != 3]
         return federation
 
-    monkeypatch.setattr(train, "federate", without_class_3)
+    monkeypatch.setattr(loop, "federate", without_class_3)
     rounds = result(small_run(method_name), tmp_path)
     assert all(0 <= v <= 100 for r in rounds for v in r["acc"].values())
 
@@ -104,7 +106,7 @@ def test_private_entries_never_travel(method_name, buffers, tmp_path):
     server = make(run.method, run.settings, run.protocol)
     server.domains = federation.domains
     server.setup(net)
-    worker = train.Worker(run, federation.clients[0], net)
+    worker = Worker(run, federation.clients[0], net)
     message = server.broadcast("0")
     upload, _ = worker.train(message, 0)
     stays = worker.method.stays(net)
@@ -119,7 +121,7 @@ def test_a_method_object_at_a_client_keeps_nothing(method_name):
     """State lives in the client: another client's worker may use an equal method object."""
     run = small_run(method_name)
     federation = federate(run.data, 0)
-    worker = train.Worker(run, federation.clients[0], net_of(run, federation.clients[0]))
+    worker = Worker(run, federation.clients[0], net_of(run, federation.clients[0]))
     before = set(vars(worker.method))
     server = make(run.method, run.settings, run.protocol)
     server.domains = federation.domains
@@ -132,14 +134,14 @@ def test_testing_leaves_no_trace(method_name):
     run = small_run(method_name)
     client = federate(run.data, 0).clients[0]
     net = net_of(run, client)
-    worker = train.Worker(run, client, net)
+    worker = Worker(run, client, net)
     server = make(run.method, run.settings, run.protocol)
     server.setup(net)
     worker.train(server.broadcast("0"), 0)
-    before = params.flatten({"kept": worker.kept(), "net": params.read(worker.client.net)})
+    before = params.flatten({"kept": worker.kept(), "net": params.snapshot(worker.client.net)})
     before = {k: v.clone() for k, v in before.items()}
     worker.test(server.broadcast("0"), {})
-    after = params.flatten({"kept": worker.kept(), "net": params.read(worker.client.net)})
+    after = params.flatten({"kept": worker.kept(), "net": params.snapshot(worker.client.net)})
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
 
 
@@ -155,7 +157,7 @@ def serve(pipe):
         if verb == "join":
             run, number = args
             client = federate(run.data, run.seed).clients[number]
-            worker = train.Worker(run, client, net_of(run, client))
+            worker = Worker(run, client, net_of(run, client))
             pipe.send(None)
         elif verb == "train":
             upload, said = worker.train(params.unflatten(from_bytes(args[0])), args[1])
@@ -216,11 +218,11 @@ def test_a_transport_may_change_the_order_of_entries():
     """COPA sums the losses of the others' heads; rounding must not depend on the order in which they came."""
     run = small_run("COPA")
     net, gen = build(Arch("resnet10", 4), 10, (3, 28, 28), 0), generator(0)
-    heads = {str(i): {k: torch.randn(v.shape, generator=gen) for k, v in params.read(net.head).items()}
+    heads = {str(i): {k: torch.randn(v.shape, generator=gen) for k, v in params.snapshot(net.head).items()}
              for i in range(12)}
-    got, uploads = {"params": params.read(net), "heads": heads}, []
+    got, uploads = {"params": params.snapshot(net), "heads": heads}, []
     for order in (sorted(heads), sorted(heads, key=int, reverse=True)):
-        worker = train.Worker(run, federate(run.data, run.seed).clients[0], copy.deepcopy(net))
+        worker = Worker(run, federate(run.data, run.seed).clients[0], copy.deepcopy(net))
         uploads.append(params.flatten(worker.train(got | {"heads": {k: heads[k] for k in order}}, 0)[0]))
     assert all(torch.equal(v, uploads[1][k]) for k, v in uploads[0].items())
 

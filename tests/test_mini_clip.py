@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 
-from fedlib import encoders, feature_cache, mini_clip, prepare
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets import feature_cache, prepare
+from fedlib.models import encoders, mini_clip
 
 open_clip = pytest.importorskip("open_clip", reason="the extra clip is not installed")
 ROOT = Path(mini_clip.__file__).resolve().parent.parent
@@ -22,12 +23,12 @@ GENERIC = "a photo of the number {}"
 
 @pytest.fixture(scope="module")
 def encoder():
-    return encoders.load("mini_clip")
+    return encoders.load_encoder("mini_clip")
 
 
 @pytest.fixture(scope="module")
 def digits():
-    return prepare.load("mini_digits").tensors
+    return prepare.load_set("mini_digits").tensors
 
 
 def head(encoder, templates) -> torch.Tensor:
@@ -49,7 +50,7 @@ def test_the_file_is_small_and_says_how_it_was_made():
     with safe_open(mini_clip.FILE, "pt") as file:
         about, kinds = json.loads(file.metadata()["about"]), {file.get_slice(k).get_dtype() for k in file.keys()}
         rows, table = file.get_tensor("tokens"), file.get_tensor(mini_clip.TABLE)
-    assert about["made_by"] == "python -m fedlib.mini_clip" and about["data"] == "mini_digits, public images"
+    assert about["made_by"] == "python -m fedlib.models.mini_clip" and about["data"] == "mini_digits, public images"
     assert (about["seed"], about["steps"]) == (mini_clip.SEED, mini_clip.STEPS)
     assert set(about) >= {"torch", "open_clip"} and kinds == {"F16", "I64"}
     captions = [t.format(c) for ts in mini_clip.TEMPLATES.values() for t in ts for c in range(10)]
@@ -82,7 +83,7 @@ def test_a_damaged_file_is_one_line(tmp_path, monkeypatch, raw, words):
     if raw:
         mini_clip.FILE.write_bytes(raw)
     with pytest.raises(UserError, match=words) as caught:
-        mini_clip.load()
+        mini_clip.trained()
     assert "\n" not in str(caught.value)
 
 
@@ -103,7 +104,7 @@ def test_it_saw_public_images_only(digits):
 def test_training_asks_for_no_other_images(monkeypatch):
     """Whatever the other images are, a few steps end at the same weights."""
     before, _ = mini_clip.train(2, say=lambda _: None)
-    tensors = dict(prepare.load("mini_digits").tensors)
+    tensors = dict(prepare.load_set("mini_digits").tensors)
     for d in DOMAINS:
         tensors[f"{d}/x"] = tensors[f"{d}/x"].clone()
         tensors[f"{d}/x"][tensors[f"{d}/part"] != prepare.PUBLIC] = 0
@@ -172,12 +173,12 @@ def test_rows_that_are_not_stored_have_a_fixed_seed():
     assert torch.equal(rows, mini_clip.drawn_rows()) and rows.shape == (49_408, 128)
     assert abs(rows.std().item() - 0.02) < 1e-4
     zebra = mini_clip.tokenizer()(["zebra"])[0, 1]
-    assert torch.equal(mini_clip.load().token_embedding.weight[zebra], rows[zebra])
+    assert torch.equal(mini_clip.trained().token_embedding.weight[zebra], rows[zebra])
 
 
 def test_building_draws_no_global_random_numbers():
     before = torch.get_rng_state()
-    mini_clip.load()
+    mini_clip.trained()
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -205,7 +206,7 @@ def test_it_is_an_encoder_of_32_px(encoder, digits):
     assert z.shape == (5, 128) and z.dtype == torch.float32 and not z.requires_grad
     doubled = F.interpolate(x.float(), (64, 64), mode="bilinear", antialias=True).round().to(torch.uint8)
     assert (F.cosine_similarity(encoder(doubled), z) > 0.9).all()
-    assert encoder.weights == encoders.digest(encoder.model.visual) and 1 < encoder.scale <= mini_clip.HOTTEST
+    assert encoder.weights == encoders.weights_digest(encoder.model.visual) and 1 < encoder.scale <= mini_clip.HOTTEST
 
 
 def test_it_is_at_hand_where_open_clip_is(monkeypatch):
@@ -213,23 +214,23 @@ def test_it_is_at_hand_where_open_clip_is(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
     assert not encoders.at_hand("mini_clip")
     with pytest.raises(UserError, match="needs open_clip: pip install open_clip_torch"):
-        mini_clip.load()
+        mini_clip.trained()
 
 
 @pytest.mark.parametrize("name", ["mini_clip@64", "mini-clip"])
 def test_near_names(name):
-    for ask in (encoders.load, encoders.at_hand):
+    for ask in (encoders.load_encoder, encoders.at_hand):
         with pytest.raises(UserError, match=rf"unknown encoder '{name}'; did you mean 'mini_clip'\?"):
             ask(name)
 
 
 def test_its_features_are_cached_and_the_help_names_it(fedlib, tmp_path, monkeypatch):
-    prepare.load("tiny_digits")
+    prepare.load_set("tiny_digits")
     for path in prepare.folder().glob("tiny_digits-28.*"):
         (tmp_path / path.name).symlink_to(path.resolve())
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
     code, out, error = fedlib("features", "--encoder", "mini_clip", "--data", "tiny_digits")
     assert code == 0 and "x 128" in out, error
-    kept = feature_cache.load("tiny_digits", 28, "mini_clip")
-    assert kept.about["weights"] == encoders.load("mini_clip").weights
+    kept = feature_cache.load_features("tiny_digits", 28, "mini_clip")
+    assert kept.about["weights"] == encoders.load_encoder("mini_clip").weights
     assert "mini_clip" in fedlib("features", "--help")[1]

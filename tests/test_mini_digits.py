@@ -6,8 +6,8 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from fedlib import mini_digits
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets import mini_digits
 
 TRAIN, TEST = 0, 2
 

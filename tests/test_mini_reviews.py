@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedlib import mini_reviews, partitions, prepare, records
-from fedlib.errors import UserError
-from fedlib.train import train
+from fedlib.core.errors import UserError
+from fedlib.datasets import mini_reviews, named_partitions, prepare
+from fedlib.engine import records
+from fedlib.engine.loop import train
+from fedlib.engine.run import plan
 
 TRAIN, TEST = 0, 2
 ALIKE = {a: b for pair in mini_reviews.OF_TWO for a, b in (pair, pair[::-1])}
@@ -134,7 +136,7 @@ def test_domain_shift(domains, domain):
 
 def test_it_is_registered_and_called_synthetic(tmp_path, monkeypatch, words):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
-    manifest = prepare.load("mini_reviews").manifest
+    manifest = prepare.load_set("mini_reviews").manifest
     assert manifest["kind"] == "tokens" and manifest["words"] == words
     assert tuple(manifest["domains"]) == mini_reviews.DOMAINS
     assert manifest["domains"]["dvd"] == {"train": 400, "val": 160, "test": 200, "public": 200, "per_class": [480, 480]}
@@ -143,16 +145,16 @@ def test_it_is_registered_and_called_synthetic(tmp_path, monkeypatch, words):
 
 
 def test_the_stored_partition_is_what_is_drawn():
-    drawn = partitions.drawn(partitions.load("mini_reviews").data)
-    assert drawn == partitions.stored()["mini_reviews"]
+    drawn = named_partitions.drawn(named_partitions.load_named("mini_reviews").data)
+    assert drawn == named_partitions.stored()["mini_reviews"]
     assert [(c["domain"], c["train"], c["seen"]) for c in drawn["clients"]] == [(d, 400, 0) for d in SIGNS]
 
 
 def test_training_learns(tmp_path):
     """FedAvg with fasttext, a client per domain: above chance in each after three rounds."""
-    run = records.plan("FedAvg", {}, {"name": "mini_reviews"}, {"net": "fasttext", "width": 16},
+    run = plan("FedAvg", {}, {"name": "mini_reviews"}, {"net": "fasttext", "width": 16},
                        {"rounds": 3, "epochs": 3, "batch": 16, "lr": 0.5, "momentum": 0.9}, 0)
-    record = records.read(train(run, tmp_path))
+    record = records.read_record(train(run, tmp_path))
     accuracy = record["rounds"][-1]["acc"]
     assert set(accuracy) == set(mini_reviews.DOMAINS) and min(accuracy.values()) > 60, accuracy
 

@@ -2,8 +2,8 @@
 import pytest
 import torch
 
-from fedlib.errors import UserError
-from fedlib.nets import BUILDERS, Arch, build
+from fedlib.core.errors import UserError
+from fedlib.models.nets import BUILDERS, Arch, build
 
 
 def parameters(net) -> int:

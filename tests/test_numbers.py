@@ -7,13 +7,16 @@ import torch.nn.functional as F
 from conftest import numbers, small_run
 from torch import nn, tensor
 
-from fedlib import params, records, seeds, train
-from fedlib.data import Client, Split, as_input, augment, batches, rotate
-from fedlib.losses import class_means
+from fedlib.core import params, seeds
+from fedlib.core.federation import Client, Split, as_input, augment, batches, rotate
+from fedlib.core.losses import class_means
+from fedlib.datasets.partition import Data, federate
+from fedlib.engine import loop, records
+from fedlib.engine.run import plan
+from fedlib.engine.worker import Worker
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
-from fedlib.nets import Arch, Net, build
-from fedlib.partition import Data, federate
+from fedlib.models.nets import Arch, Net, build
 
 
 def equal(found, wanted, **tolerance):
@@ -24,7 +27,7 @@ def equal(found, wanted, **tolerance):
 def scalar_net(weight, bias=0.0):
     """logits = (weight, -weight) z, z the one input feature."""
     net = Net(nn.Flatten(), nn.Linear(1, 2))
-    params.load(net, {"head.weight": tensor([[weight], [-weight]]), "head.bias": tensor([bias, -bias])})
+    params.load_params(net, {"head.weight": tensor([[weight], [-weight]]), "head.bias": tensor([bias, -bias])})
     return net
 
 
@@ -66,13 +69,13 @@ def test_norm_layers_are_found_by_type_and_by_name_some_are_missed(arch, layers,
 
 def test_read_copies_floats_only_and_load_keeps_the_rest():
     net = build(Arch("resnet10", 4), 10, (3, 28, 28), 0)
-    sent = params.read(net, without={"head.bias"})
+    sent = params.snapshot(net, without={"head.bias"})
     left_out = {k for k in net.state_dict() if k.endswith("num_batches_tracked")} | {"head.bias"}
     assert set(sent) == set(net.state_dict()) - left_out and len(left_out) == 13
     bias = net.head.bias.clone()
     sent["head.weight"].zero_()
     assert net.head.weight.abs().sum() > 0      # a copy, not a view
-    params.load(net, sent)
+    params.load_params(net, sent)
     assert net.head.weight.abs().sum() == 0 and torch.equal(net.head.bias, bias)
 
 
@@ -96,7 +99,7 @@ def test_fedavg_aggregates_three_numbers_of_two_clients():
 
 def test_fedprox_adds_half_mu_of_the_squared_distance():
     here, there = scalar_net(2.0, 0.5), scalar_net(1.0)
-    client = client_with(here, [[1.0]], [0], params=params.read(there))
+    client = client_with(here, [[1.0]], [0], params=params.snapshot(there))
     prox = make("FedProx", {"mu": 0.3})
     x, y = client.train.x, client.train.y
     term = prox.loss(here, x, y, client) - F.cross_entropy(here(x), y)
@@ -133,15 +136,15 @@ def test_moon_is_log_2_when_previous_and_global_are_one():
 
 def test_moon_keeps_the_net_it_trained_and_starts_from_the_global_one():
     run = small_run("MOON", net="linear", rounds=1)
-    client = train.federate(run.data, 0).clients[0]
-    worker = train.Worker(run, client, build(run.net, 10, (3, 28, 28), 0))
-    received = params.read(client.net)
+    client = loop.federate(run.data, 0).clients[0]
+    worker = Worker(run, client, build(run.net, 10, (3, 28, 28), 0))
+    received = params.snapshot(client.net)
     for number in range(2):
         before = client.state.get("previous", received)
         worker.train({"params": received}, number)
-        assert all(torch.equal(v, params.read(client.scratch["previous"])[k]) for k, v in before.items())
-        assert all(torch.equal(v, params.read(client.scratch["global"])[k]) for k, v in received.items())
-        assert all(torch.equal(v, params.read(client.net)[k]) for k, v in client.state["previous"].items())
+        assert all(torch.equal(v, params.snapshot(client.scratch["previous"])[k]) for k, v in before.items())
+        assert all(torch.equal(v, params.snapshot(client.scratch["global"])[k]) for k, v in received.items())
+        assert all(torch.equal(v, params.snapshot(client.net)[k]) for k, v in client.state["previous"].items())
 
 
 PROTOS = tensor([[[2.0, 4.0], [9.0, 9.0], [1.0, 1.0]],      # client 0 holds classes 0 and 2
@@ -194,7 +197,7 @@ def test_class_means_and_counts():
 
 def test_client_prototypes_are_means_of_plain_features_in_evaluation_mode():
     run = small_run("FedProto")
-    client = train.federate(run.data, 0).clients[0]
+    client = loop.federate(run.data, 0).clients[0]
     client.net = build(run.net, 10, (3, 28, 28), 0).train()
     protos, counts = make("FedProto").prototypes(client)
     with torch.no_grad():
@@ -213,10 +216,10 @@ def test_ditto_steps_by_hand():
     def slope(v):
         return torch.softmax(tensor([v[0], v[1]]), 0) - tensor([1.0, 0.0])
 
-    run = records.plan("Ditto", {"mu": mu}, {}, {}, {"lr": lr}, 0)
+    run = plan("Ditto", {"mu": mu}, {}, {}, {"lr": lr}, 0)
     net = Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
     split = Split(tensor([[1.0]]), tensor([0]))
-    worker = train.Worker(run, Client("0", "d", split, split), net)
+    worker = Worker(run, Client("0", "d", split, split), net)
     v = start = tensor([w, -w])
     for number, down in enumerate([start, tensor([1.0, 0.5])]):
         upload, _ = worker.train({"params": {"head.weight": down[:, None]}}, number)
@@ -343,19 +346,19 @@ def test_a_net_depends_on_its_seed_only():
 def test_stalled_by_hand():
     def stalled(values, patience):
         rounds = [{"val": {"a": v, "b": 0}, "acc": {"a": 0}} for v in values]
-        return train.stalled(rounds, Protocol(patience=patience))
+        return stalled(rounds, Protocol(patience=patience))
 
     assert not stalled((1, 3, 2), 2) and stalled((1, 3, 2, 2), 2)
     assert not stalled((1, 3, 2, 4), 2)     # improved in the last round
     assert stalled((3, 3, 3), 2)            # equal is no improvement
     assert not stalled((3, 2, 1), 0)        # 0: never
-    assert not stalled((), 2) and not train.stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
+    assert not stalled((), 2) and not stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
     loss, by_loss = [{"val": {"a": 0}, "val_loss": v} for v in (3.0, 1.0, 1.0, 2.0)], Protocol(patience=2, stop="loss")
-    assert train.stalled(loss, by_loss) and not train.stalled(loss[:3], by_loss)
+    assert stalled(loss, by_loss) and not stalled(loss[:3], by_loss)
 
 
 def rows(run, folder):
-    return numbers(records.read(train.train(run, folder)))
+    return numbers(records.read_record(loop.train(run, folder)))
 
 
 def test_early_stopping_is_the_same_after_an_interruption(tmp_path):
@@ -370,13 +373,13 @@ def test_early_stopping_is_the_same_after_an_interruption(tmp_path):
 
     for _ in whole:     # also after the last round, when all that is missing is the record
         with pytest.raises(InterruptedError):
-            train.train(run, tmp_path / "cut", say=cut)
+            loop.train(run, tmp_path / "cut", say=cut)
     assert rows(run, tmp_path / "cut") == whole
 
 
 def test_two_of_five_clients_take_part(tmp_path):
     def sample(participation, number, low=0.0):
-        return train.sample(5, Protocol(participation=participation, participation_low=low), 0, number)
+        return loop.sample(5, Protocol(participation=participation, participation_low=low), 0, number)
 
     chosen = [sample(0.4, number) for number in range(30)]
     assert all(len(c) == len(set(c)) == 2 for c in chosen) and {i for c in chosen for i in c} == set(range(5))
@@ -405,7 +408,7 @@ def test_who_does_not_train_is_tested_with_what_the_round_began_with(tmp_path):
     last = {}
     for number, row in enumerate(rows(small_run("FedAvg", **how), tmp_path)):
         trained = {("scans", "scans", "blended", "printed", "street")[i]
-                   for i in train.sample(5, Protocol(participation=0.4), 0, number)}
+                   for i in loop.sample(5, Protocol(participation=0.4), 0, number)}
         for d in row["acc"]:
             assert number == 0 or d in trained or row["after"][d] == last[d]
             changed += d in trained and row["after"][d] != row["acc"][d]
@@ -415,8 +418,8 @@ def test_who_does_not_train_is_tested_with_what_the_round_began_with(tmp_path):
 
 def test_unseen_domains_are_tested_and_not_trained(tmp_path):
     run = small_run(data={"unseen": ("printed",)})
-    path = train.train(run, tmp_path)
-    record = records.read(path)
+    path = loop.train(run, tmp_path)
+    record = records.read_record(path)
     assert [c["domain"] for c in record["made"]["data"]["clients"]] == ["scans", "scans", "blended", "street"]
     for row in record["rounds"]:
         assert list(row["acc"]) == ["scans", "blended", "street"] and list(row["unseen"]) == ["printed"]
@@ -424,11 +427,11 @@ def test_unseen_domains_are_tested_and_not_trained(tmp_path):
 
 def test_kept_buffers_stay_at_the_client(tmp_path):
     run = small_run(buffers="keep")
-    federation = train.federate(run.data, 0)
+    federation = loop.federate(run.data, 0)
     net = build(run.net, 10, (3, 28, 28), 0)
     server = make(run.method, run.settings, run.protocol)
     server.setup(net)
-    worker = train.Worker(run, federation.clients[0], net)
+    worker = Worker(run, federation.clients[0], net)
     worker.train(server.broadcast("0"), 0)
     mean = net.body.bn1.running_mean.clone()
     assert mean.abs().sum() > 0
@@ -437,6 +440,6 @@ def test_kept_buffers_stay_at_the_client(tmp_path):
 
 
 def test_bfloat16_changes_the_numbers_and_still_learns(tmp_path):
-    rounds = {p: numbers(records.read(train.train(small_run(precision=p), tmp_path))) for p in ("float32", "bf16")}
+    rounds = {p: numbers(records.read_record(loop.train(small_run(precision=p), tmp_path))) for p in ("float32", "bf16")}
     losses = {p: r[-1]["loss"] for p, r in rounds.items()}
     assert losses["bf16"] != losses["float32"] and abs(losses["bf16"] - losses["float32"]) < 0.5

@@ -7,25 +7,26 @@ from conftest import small_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib import prepare, records, splits
-from fedlib import settings as config
-from fedlib.errors import UserError
-from fedlib.partition import (
+from fedlib.core import settings as config
+from fedlib.core.errors import UserError
+from fedlib.core.seeds import generator
+from fedlib.datasets import prepare, splits
+from fedlib.datasets.partition import (
     Data,
     chunks,
-    digest,
     dirichlet,
     draw,
     federate,
+    held_size,
     partition,
+    partition_digest,
     parts_of,
     pathological,
     repair,
-    size,
 )
-from fedlib.prepare import TEST, TRAIN, VAL
-from fedlib.seeds import generator
-from fedlib.train import train
+from fedlib.datasets.prepare import TEST, TRAIN, VAL
+from fedlib.engine import records
+from fedlib.engine.loop import train
 
 quick = settings(max_examples=60, deadline=None)
 labels = st.lists(st.integers(0, 3), min_size=12, max_size=60).map(torch.tensor)
@@ -85,7 +86,7 @@ def test_the_draw_is_keyed_by_the_seed():
     assert digests(0, domains=("scans", "blended"), clients=(2, 1)) == first[:3]
     assert digests(0, partition_seed=7) == digests(1, partition_seed=7) != first
 
-    prepared = prepare.load("tiny_digits")
+    prepared = prepare.load_set("tiny_digits")
     shares, _ = partition(Data(**tiny), prepared, 0)
     places = {tuple(s.train[s.domain].tolist()) for s in shares[2:]}
     assert len(places) == 3         # a stream per domain: the same positions are not drawn from each
@@ -100,7 +101,7 @@ def of(prepared, domain, index):
 
 
 def test_splits_do_not_share_an_image():
-    prepared = prepare.load("tiny_digits")
+    prepared = prepare.load_set("tiny_digits")
     for d in prepared.manifest["domains"]:
         parts = parts_of(Data("tiny_digits"), prepared, d)
         assert [len(p) for p in parts] == [50, 20, 30]
@@ -110,7 +111,7 @@ def test_splits_do_not_share_an_image():
 
 
 def test_clients_hold_training_images_of_their_domain():
-    prepared, federation = prepare.load("tiny_digits"), federate(Data(**tiny), 0)
+    prepared, federation = prepare.load_set("tiny_digits"), federate(Data(**tiny), 0)
     assert [(c.id, c.domain, len(c.train)) for c in federation.clients] == [
         ("0", "scans", 25), ("1", "scans", 25), ("2", "blended", 25), ("3", "printed", 25), ("4", "street", 25)]
     for c in federation.clients:
@@ -122,7 +123,7 @@ def test_clients_hold_training_images_of_their_domain():
 
 
 def test_public_images_are_in_no_split():
-    prepared = prepare.load("tiny_digits")
+    prepared = prepare.load_set("tiny_digits")
     part = prepared.tensors["scans/part"].clone()
     part[:7] = prepare.PUBLIC
     hidden = prepare.Prepared(prepared.manifest, prepared.tensors | {"scans/part": part})
@@ -158,7 +159,7 @@ def check(shares, prepared, clients):
     train, val, test = (flat(shares, p) for p in ("train", "val", "test"))
     assert len(shares) == clients and len(train) == len(set(train))
     assert not set(train) & (set(val) | set(test)) and not set(val) & set(test)
-    assert all(size(s.train) and size(s.test) for s in shares)
+    assert all(held_size(s.train) and held_size(s.test) for s in shares)
     for d, i in train:
         assert prepared.tensors[f"{d}/part"][i] == TRAIN
 
@@ -178,12 +179,12 @@ def test_every_partition_keeps_apart_what_must_be(domains, kind, seed):
     shares, _ = partition(spec, prepared, seed)
     check(shares, prepared, sum(spec.clients or (1, 1)))
     again, _ = partition(spec, prepared, seed)
-    assert digest(again) == digest(shares)
-    others = {digest(partition(spec, prepared, s)[0]) for s in range(seed + 1, seed + 6)}
+    assert partition_digest(again) == partition_digest(shares)
+    others = {partition_digest(partition(spec, prepared, s)[0]) for s in range(seed + 1, seed + 6)}
     if spec.fraction < 1 or spec.dirichlet:
-        assert others - {digest(shares)}            # a draw
+        assert others - {partition_digest(shares)}            # a draw
     elif spec.balanced and kind != {"clients": (1, 1)}:
-        assert others == {digest(shares)}           # file order: the same for every seed
+        assert others == {partition_digest(shares)}           # file order: the same for every seed
     every = sum(int((prepared.tensors[f"d{i}/part"] == TRAIN).sum()) for i in range(2))
     assert (len(flat(shares, "train")) == every) == (spec.fraction == 1)
 
@@ -227,7 +228,7 @@ def test_dirichlet_divides_everything_and_keeps_the_minimum(beta, clients, seed)
 
 
 def test_a_dirichlet_partition_that_no_draw_gives(monkeypatch):
-    monkeypatch.setattr("fedlib.partition.TRIES", 3)
+    monkeypatch.setattr("fedlib.datasets.partition.TRIES", 3)
     with pytest.raises(UserError, match=r"any: 3 draws of Dirichlet\(0.001\) left a client with fewer than 49 samples"):
         dirichlet(torch.zeros(100).long(), 2, Data("any", dirichlet=0.001, minimum=49), 0)
 
@@ -249,19 +250,19 @@ def test_every_client_holds_out_its_own_test_part():
     train, test = flat(shares, "train"), flat(shares, "test")
     assert not set(train) & set(test) and len(set(test)) == len(test)
     for s in shares:
-        n = size(s.train) + size(s.test)
-        assert size(s.test) == -(-n // 4) and not size(s.val)
+        n = held_size(s.train) + held_size(s.test)
+        assert held_size(s.test) == -(-n // 4) and not held_size(s.val)
     assert len(train) + len(test) == 2 * 56
 
 
 def test_a_pool_is_drawn_before_clients_divide_it():
     spec = {"name": "mini_digits", "domains": ("printed",), "split": "feddtr", "clients": (4,), "dirichlet": 0.5}
-    shares = {p: partition(Data(**spec, pool=p), prepare.load("mini_digits"), 3)[0] for p in (1.0, 0.25)}
+    shares = {p: partition(Data(**spec, pool=p), prepare.load_set("mini_digits"), 3)[0] for p in (1.0, 0.25)}
     held = {p: torch.cat([i for s in shares[p] for i in (*s.train.values(), *s.test.values())]) for p in shares}
     assert len(held[0.25]) == round(0.25 * len(held[1.0])) == len(held[0.25].unique())
     assert set(held[0.25].tolist()) < set(held[1.0].tolist())
-    again, other = (partition(Data(**spec, pool=0.25), prepare.load("mini_digits"), seed)[0] for seed in (3, 4))
-    assert digest(again) == digest(shares[0.25]) != digest(other)
+    again, other = (partition(Data(**spec, pool=0.25), prepare.load_set("mini_digits"), seed)[0] for seed in (3, 4))
+    assert partition_digest(again) == partition_digest(shares[0.25]) != partition_digest(other)
 
 
 def test_own_tests_are_all_tested_and_count_by_their_size(tmp_path, monkeypatch):
@@ -271,7 +272,7 @@ def test_own_tests_are_all_tested_and_count_by_their_size(tmp_path, monkeypatch)
     run = small_run(data={"split": "feddtr", "dirichlet": 0.5, "fraction": 1.0, "clients": (3, 2, 1, 1)}, rounds=1)
     federation = federate(run.data, run.seed)
     assert federation.own_tests
-    record = records.read(train(run, tmp_path))
+    record = records.read_record(train(run, tmp_path))
     n = [len(c.test) for c in federation.clients if c.domain == "scans"]
     assert len(set(n)) > 1 and all(abs(v * sum(n) / 100 - round(v * sum(n) / 100)) < 1e-4 * sum(n)
                                    for v in [record["rounds"][0]["acc"]["scans"]])

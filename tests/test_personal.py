@@ -7,11 +7,13 @@ from conftest import numbers, small_run
 from test_numbers import client_with, equal
 from torch import nn, tensor
 
-from fedlib import params, records, train
+from fedlib.core import params
+from fedlib.engine import loop, records
+from fedlib.engine.worker import Worker
 from fedlib.methods import make, personal
 from fedlib.methods.base import Protocol
 from fedlib.methods.personal import at_rate, cloud, hold_out, mean_loss
-from fedlib.nets import Net, build
+from fedlib.models.nets import Net, build
 
 SGD = Protocol(epochs=1, batch=1, lr=0.25)
 
@@ -22,7 +24,7 @@ def one_weight(w: float) -> Net:
 
 
 def set_weight(net, w):
-    return params.load(net, {"head.weight": tensor([[w]])})
+    return params.load_params(net, {"head.weight": tensor([[w]])})
 
 
 def weight(net) -> float:
@@ -91,7 +93,7 @@ def test_pfedme_mixes_no_batch_norm_statistics():
     net = Net(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1)), nn.Linear(1, 1))
     server = make("pFedMe", {"beta": 3.0})
     server.setup(net)
-    up = params.read(net)
+    up = params.snapshot(net)
     server.aggregate({"0": {"params": {k: v + 1 for k, v in up.items()}, "n": tensor(1)}})
     for k, v in up.items():
         equal(server.global_[k], v + (1 if "running" in k else 3))
@@ -191,13 +193,13 @@ def test_fedamp_penalty_has_no_slope_at_the_cloud_model(norm):
 def test_a_client_goes_on_with_its_own_net(name):
     run = small_run(name, net="linear")
     net = build(run.net, 10, (3, 28, 28), 0)
-    worker = train.Worker(run, train.federate(run.data, 0).clients[0], net)
+    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
     server = make(run.method, run.settings, run.protocol)
     server.setup(net)
     upload, _ = worker.train(server.broadcast("0"), 0)
     server.aggregate({"0": upload, "1": {**upload, "params": {k: v + 1 for k, v in upload["params"].items()}}})
     worker.method.receive(worker.client, server.broadcast("0"))
-    assert all(torch.equal(v, upload["params"][k]) for k, v in params.read(worker.client.net).items())
+    assert all(torch.equal(v, upload["params"][k]) for k, v in params.snapshot(worker.client.net).items())
 
 
 def test_fedamp_sends_no_batch_norm_statistics():
@@ -267,7 +269,7 @@ def test_fedfomo_server_sends_the_m_best():
 
 def test_fedfomo_loss_is_that_of_the_net_it_is_given():
     net = Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
-    client = client_with(params.load(net, {"head.weight": tensor([[0.0], [0.0]])}), [[1.0], [2.0]], [0, 1])
+    client = client_with(params.load_params(net, {"head.weight": tensor([[0.0], [0.0]])}), [[1.0], [2.0]], [0, 1])
     equal(mean_loss(net, {}, client.train, SGD), math.log(2))
     given = {"head.weight": tensor([[1.0], [0.0]])}
     wanted = (math.log(1 + math.exp(-1)) + math.log(1 + math.exp(2))) / 2
@@ -290,7 +292,7 @@ def test_held_out_part():
 
 def test_fedfomo_bytes_are_m_nets_down(tmp_path):
     net = 4 * (10 * 3 * 28 * 28 + 10)
-    first, second = numbers(records.read(train.train(small_run("FedFomo", {"M": 3}, net="linear"), tmp_path)))
+    first, second = numbers(records.read_record(loop.train(small_run("FedFomo", {"M": 3}, net="linear"), tmp_path)))
     assert first["bytes_down"] == 0 and second["bytes_down"] == 5 * 3 * net
     assert first["bytes_up"] == 5 * (net + 8) and second["bytes_up"] == 5 * (net + 8 + 3 * 4)
 
@@ -301,21 +303,21 @@ def test_fedfomo_bytes_are_m_nets_down(tmp_path):
 def test_part_of_the_clients_and_interruptions(name, tmp_path):
     """Clients that took no part yet are tested too; a resumed run goes on exactly."""
     run = small_run(name, net="linear", rounds=4, participation=0.4)
-    whole = numbers(records.read(train.train(run, tmp_path / "whole")))
+    whole = numbers(records.read_record(loop.train(run, tmp_path / "whole")))
 
     def cut(event):
         raise InterruptedError
 
     for _ in whole:
         with pytest.raises(InterruptedError):
-            train.train(run, tmp_path / "cut", say=cut)
-    assert numbers(records.read(train.train(run, tmp_path / "cut"))) == whole
+            loop.train(run, tmp_path / "cut", say=cut)
+    assert numbers(records.read_record(loop.train(run, tmp_path / "cut"))) == whole
 
 
 @pytest.mark.parametrize("name, value", [("FedAMP", "released"), ("FedFomo", 0.5), ("pFedMe", "global")])
 def test_fields_change_the_result(name, value, tmp_path):
     field = {"FedAMP": "norm", "FedFomo": "held", "pFedMe": "infer"}[name]
-    rounds = [numbers(records.read(train.train(small_run(name, v, net="linear"), tmp_path)))
+    rounds = [numbers(records.read_record(loop.train(small_run(name, v, net="linear"), tmp_path)))
               for v in ({}, {field: value})]
     assert [r["loss"] for r in rounds[0]] != [r["loss"] for r in rounds[1]]
 

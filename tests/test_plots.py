@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlib import plots, tables
+from fedlib.experiments import tables
+from fedlib.report import plots
 
 matplotlib.use("agg")
 DOMAINS = ["scans", "blended", "printed", "street"]
@@ -67,7 +68,7 @@ def test_a_look_belongs_to_the_name_alone():
 @pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7", "fedpall/table1", "fedpall/figure3",
                                    "fedpall/figure6", "feddtr/table1"])
 def test_methods_of_a_table_that_share_a_colour_differ_in_dash(ident):
-    for a, b in itertools.combinations([row["name"] for row in tables.load(ident).rows], 2):
+    for a, b in itertools.combinations([row["name"] for row in tables.load_table(ident).rows], 2):
         one, two = plots.look(a), plots.look(b)
         assert one["color"] != two["color"] or one["linestyle"] != two["linestyle"], (a, b)
 

@@ -13,8 +13,9 @@ import pytest
 import safetensors.numpy
 import torch
 
-from fedlib import prepare
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets import prepare
+from fedlib.datasets.registry import BUILT_IN, DATASETS, reader_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(0)
@@ -45,9 +46,9 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "store"))
     monkeypatch.delenv("FEDLIB_RAW", raising=False)
     for name in ("tiny", "tiny_raw"):
-        monkeypatch.setitem(prepare.DATASETS, name, name)
+        monkeypatch.setitem(DATASETS, name, name)
         monkeypatch.setitem(sys.modules, name, tiny_module(name))
-    monkeypatch.setattr(prepare, "BUILT_IN", (*prepare.BUILT_IN, "tiny"))
+    monkeypatch.setattr(prepare, "BUILT_IN", (*BUILT_IN, "tiny"))
     return tmp_path / "store"
 
 
@@ -63,7 +64,7 @@ def files(folder) -> list:
 
 def test_round_trip(store):
     manifest = prepare.prepare("tiny", say=lambda line: None)
-    again = prepare.load("tiny")
+    again = prepare.load_set("tiny")
     assert again.manifest == manifest == prepare.verify("tiny")
     for d, arrays in DOMAINS.items():
         for key, array in zip(("x", "y", "part"), arrays, strict=True):
@@ -93,36 +94,36 @@ def test_files_follow_the_umask(store):
 
 
 def test_built_in_set_is_made_on_the_spot(store, capsys):
-    assert prepare.load("tiny").manifest["size"] == 4
+    assert prepare.load_set("tiny").manifest["size"] == 4
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "preparing tiny at 4 px" in said.err
-    prepare.load("tiny")
+    prepare.load_set("tiny")
     assert capsys.readouterr().err == ""
 
 
 def test_mini_digits_is_registered_and_built(store):
-    prepared = prepare.load("mini_digits")
+    prepared = prepare.load_set("mini_digits")
     assert set(prepared.manifest["domains"]) == {"scans", "blended", "printed", "street"}
     assert prepared.tensors["street/x"].shape[1:] == (3, 28, 28)
 
 
 def test_absent_real_set(store, monkeypatch, tmp_path):
     with pytest.raises(UserError) as caught:
-        prepare.load("tiny_raw")
+        prepare.load_set("tiny_raw")
     assert one_line(caught) == "tiny_raw at 4 px is not prepared; run: fedlib data tiny_raw --size 4 --from DIR"
     monkeypatch.setattr(sys.modules["tiny_raw"], "FILES", ("something",))
     with pytest.raises(UserError, match=r"run: fedlib data tiny_raw --size 4 \(or with --from DIR\)"):
-        prepare.load("tiny_raw")
+        prepare.load_set("tiny_raw")
     monkeypatch.setattr(sys.modules["tiny_raw"], "FILES", ())
     monkeypatch.setenv("FEDLIB_RAW", str(tmp_path))
-    assert prepare.load("tiny_raw").manifest["name"] == "tiny_raw"
+    assert prepare.load_set("tiny_raw").manifest["name"] == "tiny_raw"
 
 
 def test_unknown_name_size_and_root(store, tmp_path):
     for call, words in {
-        lambda: prepare.module("ofice_caltech"): "did you mean 'office_caltech'?",
+        lambda: reader_of("ofice_caltech"): "did you mean 'office_caltech'?",
         lambda: prepare.prepare("tiny", 5): "tiny has no size 5 (sizes: 4, 8)",
-        lambda: prepare.load("tiny", 5): "tiny has no size 5 (sizes: 4, 8)",
+        lambda: prepare.load_set("tiny", 5): "tiny has no size 5 (sizes: 4, 8)",
         lambda: prepare.prepare("tiny_raw"): "tiny_raw cannot be downloaded by a program. Ask for the files at tiny.ex"
                                              "ample. Then: fedlib data tiny_raw --from DIR",
         lambda: prepare.prepare("tiny_raw", domains=("w",)): "unknown domain of tiny_raw 'w'",
@@ -232,18 +233,18 @@ def test_damage_is_named(store, damage):
     prepare.prepare("tiny")
     path, words = damage(*prepare.paths("tiny", 4))
     with pytest.raises(UserError) as caught:
-        prepare.load("tiny")
+        prepare.load_set("tiny")
     text = one_line(caught)
     assert str(path) in text and words in text and text.endswith("make it again: fedlib data tiny --size 4")
     prepare.prepare("tiny")  # and that does mend it
-    assert prepare.load("tiny").manifest["size"] == 4
+    assert prepare.load_set("tiny").manifest["size"] == 4
 
 
 def test_large_files_are_hashed_by_verify_only(store, monkeypatch):
     prepare.prepare("tiny")
     flip_a_pixel(*prepare.paths("tiny", 4))
     monkeypatch.setattr(prepare, "HASH_LIMIT", 100)
-    prepare.load("tiny")
+    prepare.load_set("tiny")
     with pytest.raises(UserError, match="sha256"):
         prepare.verify("tiny")
 
@@ -275,7 +276,7 @@ def test_a_failed_write_keeps_the_old_set(store, monkeypatch):
         patch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         with pytest.raises(UserError):
             prepare.prepare("tiny")
-    assert prepare.load("tiny").manifest == first and len(files(store)) == 2
+    assert prepare.load_set("tiny").manifest == first and len(files(store)) == 2
 
 
 def test_what_a_killed_process_left_goes_after_a_day(store):
@@ -292,7 +293,7 @@ def test_a_real_write_limit(store):
     """The system itself refuses the bytes (a file size limit): one line, exit code 2, nothing left."""
     code = (
         "import resource, signal, numpy as np\n"
-        "from fedlib import prepare\nfrom fedlib.errors import UserError\n"
+        "from fedlib import prepare\nfrom fedlib.core.errors import UserError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "x, y = np.zeros((90, 3, 4, 4), np.uint8), np.zeros(90, np.int64)\n"
@@ -316,7 +317,7 @@ def test_folder_without_permission(store):
 def test_folder_that_is_a_file(store):
     store.write_text("")
     with pytest.raises(UserError) as caught:
-        prepare.load("tiny")
+        prepare.load_set("tiny")
     assert f"cannot write {store}" in one_line(caught)
 
 
@@ -324,7 +325,7 @@ def _prepare_often(folder, start):
     os.environ["FEDLIB_DATA"] = folder
     start.wait()
     for _ in range(20):
-        prepare.write("tiny", 4, ["a", "b"], DOMAINS, {})
+        prepare.write_set("tiny", 4, ["a", "b"], DOMAINS, {})
 
 
 def test_two_processes_at_once(store):
@@ -336,7 +337,7 @@ def test_two_processes_at_once(store):
     for process in both:
         process.join(60)
     assert [process.exitcode for process in both] == [0, 0]
-    assert prepare.load("tiny").manifest["domains"]["u"]["train"] == 10 and len(files(store)) == 2
+    assert prepare.load_set("tiny").manifest["domains"]["u"]["train"] == 10 and len(files(store)) == 2
 
 
 @pytest.mark.parametrize("key, wrong", [(0, np.float32), (1, np.int32), (2, np.int64)])
@@ -344,7 +345,7 @@ def test_arrays_of_another_type_are_refused(store, key, wrong):
     arrays = list(DOMAINS["u"])
     arrays[key] = arrays[key].astype(wrong)
     with pytest.raises(ValueError, match="u/"):
-        prepare.write("tiny", 4, ["a", "b"], {"u": arrays}, {})
+        prepare.write_set("tiny", 4, ["a", "b"], {"u": arrays}, {})
     assert files(store) == []
 
 
@@ -357,7 +358,7 @@ def test_command_line(store, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "left out, not readable: 1 images, the first is u/a/broken.png: cut" in out
     assert "skipped: 1 unreadable" in out
-    assert prepare.load("tiny_raw").manifest["skipped"] == ["u/a/broken.png: cut"]
+    assert prepare.load_set("tiny_raw").manifest["skipped"] == ["u/a/broken.png: cut"]
 
 
 @pytest.mark.parametrize("x", [np.arange(35, dtype=np.int32).reshape(5, 7), RNG.random((5, 3)).astype(np.float16),
@@ -375,16 +376,16 @@ def test_the_file_is_safetensors_own_byte_for_byte(tmp_path, x, monkeypatch):
 @pytest.mark.parametrize("kind, x", [("tokens", np.ones((N, 4), np.int32)), ("features", np.ones((N, 4), np.float16))])
 def test_tokens_and_features(store, kind, x):
     _, y, part = DOMAINS["u"]
-    prepare.write("tiny", 4, ["a", "b"], {"u": (x, y, part)}, {"kind": kind, "words": ["<pad>", "it"]})
-    found = prepare.load("tiny")
+    prepare.write_set("tiny", 4, ["a", "b"], {"u": (x, y, part)}, {"kind": kind, "words": ["<pad>", "it"]})
+    found = prepare.load_set("tiny")
     assert found.tensors["u/x"].numpy().dtype == x.dtype and found.manifest["words"] == ["<pad>", "it"]
     with pytest.raises(ValueError, match="u/x is"):
-        prepare.write("tiny", 4, ["a", "b"], {"u": (x.astype(np.int64), y, part)}, {"kind": kind})
+        prepare.write_set("tiny", 4, ["a", "b"], {"u": (x.astype(np.int64), y, part)}, {"kind": kind})
 
 
 def test_a_class_that_nobody_holds_is_an_error(store):
     with pytest.raises(UserError, match="tiny: no sample of the class 'c' and of 1 others; the raw files"):
-        prepare.write("tiny", 4, ["a", "b", "c", "d"], DOMAINS, {})
+        prepare.write_set("tiny", 4, ["a", "b", "c", "d"], DOMAINS, {})
     assert files(store) == []
 
 

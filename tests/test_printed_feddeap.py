@@ -2,8 +2,10 @@
 import pandas as pd
 import pytest
 
-from fedlib import partitions, settings, tables
-from fedlib.partition import Data
+from fedlib.core import settings
+from fedlib.datasets import named_partitions
+from fedlib.datasets.partition import Data
+from fedlib.experiments import tables
 
 TABLE1 = ["CLIP-zs", "ResNet-full", "ViT-full", "ResNet-tuning", "ViT-tuning", "CLIP-FC", "FedCLIP", "FACMIC",
           "PromptFL", "FedAPT", "FedDEAP"]
@@ -43,7 +45,7 @@ def test_every_number_has_a_block_and_a_row(printed):
         rows = {r["name"] for r in PAPER["tables"][table]["rows"]}
         assert set(part.dataset) <= set(PAPER["tables"][table]["blocks"]) <= set(PAPER["blocks"]), table
         assert set(part.method) <= rows, table
-    planned = {p.row for profile in tables.PROFILES for p in tables.load("feddeap/table1").runs(profile)}
+    planned = {p.row for profile in tables.PROFILES for p in tables.load_table("feddeap/table1").runs(profile)}
     assert {r["name"] for r in PAPER["tables"]["table1"]["rows"]} == planned
 
 
@@ -105,7 +107,7 @@ def test_bytes_of_contexts(cell):
     "pacs_dir_10": "feddeap_pacs_dirichlet_1"}.items())
 def test_the_papers_profile_divides_as_the_named_partition(block, named):
     data = settings.make(Data, PAPER["blocks"][block]["paper"]["data"], "data")
-    wanted = partitions.load(named).data
+    wanted = named_partitions.load_named(named).data
     for field in ("name", "split", "clients", "dirichlet"):
         assert getattr(data, field) == getattr(wanted, field), field
 
@@ -114,5 +116,5 @@ def test_claims_name_rows_and_blocks_of_their_table():
     ids = [c["id"] for c in PAPER["claims"]]
     assert len(ids) == len(set(ids))
     for c in PAPER["claims"]:
-        table = tables.load(f"feddeap/{c['table']}")
+        table = tables.load_table(f"feddeap/{c['table']}")
         assert {c["better"], *c["than"]} <= {r["name"] for r in table.rows} and c["block"] in table.blocks

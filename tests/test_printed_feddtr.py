@@ -4,8 +4,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedlib import partitions, settings, tables
-from fedlib.partition import Data
+from fedlib.core import settings
+from fedlib.datasets import named_partitions
+from fedlib.datasets.partition import Data
+from fedlib.experiments import tables
 
 CSV = Path(__file__).resolve().parents[1] / "fedlib" / "papers" / "feddtr.csv"
 ALL = ["FedAvg", "FedProx", "PerFedAvg", "pFedMe", "FedAMP", "FedPer", "FedRep", "Ditto", "FedFomo", "FedPHP", "FedRoD",
@@ -162,7 +164,7 @@ def test_the_differences_printed_in_table_7(cell):
 
 @pytest.mark.parametrize("block", NAMED)
 def test_the_papers_profile_has_the_named_partition(block):
-    named = settings.spec(partitions.load(f"feddtr_{NAMED[block]}").data)
+    named = settings.spec(named_partitions.load_named(f"feddtr_{NAMED[block]}").data)
     ours = settings.spec(settings.make(Data, PAPER["blocks"][block]["paper"]["data"], block))
     assert {k: v for k, v in ours.items() if k not in ("size", "domains", "normalise")} == {
         k: v for k, v in named.items() if k not in ("size", "domains", "normalise")}
@@ -197,7 +199,7 @@ def test_batch_norm_statistics_stay_where_the_net_has_them():
 @pytest.mark.parametrize("table", PAPER["tables"])
 @pytest.mark.parametrize("profile", tables.PROFILES)
 def test_every_run_can_be_planned(table, profile):
-    found = tables.load(f"feddtr/{table}")
+    found = tables.load_table(f"feddtr/{table}")
     runs = found.runs(profile)
     blocks = [b for b in found.blocks.values() if profile in b]
     known = [r for r in found.rows

@@ -2,9 +2,11 @@
 import pandas as pd
 import pytest
 
-from fedlib import partitions, settings, tables
-from fedlib.errors import UserError
-from fedlib.partition import Data
+from fedlib.core import settings
+from fedlib.core.errors import UserError
+from fedlib.datasets import named_partitions
+from fedlib.datasets.partition import Data
+from fedlib.experiments import tables
 
 BASELINES = ["local", "FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE"]
 ALL = [*BASELINES, "MPFT (Average)", "MPFT (Cluster, rate=0.1)", "MPFT (Cluster, rate=0.3)", "MPFT (Random, rate=0.1)",
@@ -98,7 +100,7 @@ def test_seconds_of_fedavg_are_its_rounds(cell):
 @pytest.mark.parametrize("block, named", NAMED.items())
 def test_the_papers_profile_divides_as_the_named_partition(block, named):
     data = settings.make(Data, PAPER["blocks"][block]["paper"]["data"], "data")
-    wanted = partitions.load(named).data
+    wanted = named_partitions.load_named(named).data
     for field in ("name", "split", "clients", "chunks", "mixed"):
         assert getattr(data, field) == getattr(wanted, field), field
 
@@ -107,13 +109,13 @@ def test_claims_name_rows_and_blocks_of_their_table():
     ids = [c["id"] for c in PAPER["claims"]]
     assert len(ids) == len(set(ids))
     for c in PAPER["claims"]:
-        table = tables.load(f"mpft/{c['table']}")
+        table = tables.load_table(f"mpft/{c['table']}")
         assert {c["better"], *c["than"]} <= {r["name"] for r in table.rows} and c["block"] in table.blocks
         assert c["setting"] in table.blocks[c["block"]]["columns"]
 
 
 def test_rows_of_transfer_tables_stand_beside_the_print():
-    table = tables.load("mpft/table1")
+    table = tables.load_table("mpft/table1")
     assert table.settings("pacs") == ["ood_printed", "ood", "ind", "rounds"]
     assert table.printed_row("FedAvg, as released") == "FedAvg" == table.printed_row("FedAvg")
     cells = tables.compare(table, "lite", tables.PAPERS.joinpath("nowhere"))
@@ -123,4 +125,4 @@ def test_rows_of_transfer_tables_stand_beside_the_print():
 
 def test_measures_of_transfer_have_no_mean():
     with pytest.raises(UserError, match="measures of transfer"):
-        tables.curves(tables.load("mpft/table1"), "mini", tables.PAPERS.joinpath("nowhere"))
+        tables.curves(tables.load_table("mpft/table1"), "mini", tables.PAPERS.joinpath("nowhere"))

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
-from fedlib import privacy
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.probes import privacy
 
 DELTAS = (1e-12, 1e-5, 1 / 280, 0.3)
 EPSILONS = (0.01, 0.5, 1.0, 8.0, 65.0, 1000.0)

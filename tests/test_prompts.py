@@ -6,14 +6,16 @@ import torch
 import torch.nn.functional as F
 from conftest import small_run
 
-from fedlib import records, text, train
-from fedlib.cost import random
-from fedlib.data import Client, as_input
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.core.federation import Client, as_input
+from fedlib.core.params import nbytes
+from fedlib.engine import loop, records
+from fedlib.engine.cost import random
+from fedlib.engine.worker import Worker
 from fedlib.methods import make
-from fedlib.methods.prompts import frequencies
-from fedlib.nets import Arch, build
-from fedlib.params import nbytes
+from fedlib.methods.class_texts import frequencies
+from fedlib.models import text_encoders
+from fedlib.models.nets import Arch, build
 
 NAMES = ["cat", "dog", "horse"]
 
@@ -25,7 +27,7 @@ def a_client(values=None, count=12, dim_width=2, arch="cnn4"):
     server, client = make("FedDTR", values), Client("0", "a", split, split, classes=NAMES)
     server.classes = NAMES
     server.setup(copy.deepcopy(net))
-    worker = train.Worker(run, client, net)
+    worker = Worker(run, client, net)
     client.got = server.broadcast("0")
     worker.method.receive(client, client.got)
     return server, worker
@@ -34,42 +36,42 @@ def a_client(values=None, count=12, dim_width=2, arch="cnn4"):
 # texts
 
 def test_prompts_name_the_classes_or_code_them():
-    assert text.prompts(NAMES) == ["This is a cat", "This is a dog", "This is a horse"]
-    digits, letters = (text.prompts(["x"] * 200, labels) for labels in ("digits", "alphanumeric"))
+    assert text_encoders.class_prompts(NAMES) == ["This is a cat", "This is a dog", "This is a horse"]
+    digits, letters = (text_encoders.class_prompts(["x"] * 200, labels) for labels in ("digits", "alphanumeric"))
     codes = [p.removeprefix("This is a ") for p in digits]
     assert len(set(digits)) == len(set(letters)) == 200
     assert all(c.isdigit() and 3 <= len(c) <= 5 for c in codes) and {len(c) for c in codes} == {3, 4, 5}
     assert all(len(p.removeprefix("This is a ")) == 5 for p in letters)
-    assert text.prompts(["y"] * 7, "digits") == digits[:7]      # the class's number decides, not its name
+    assert text_encoders.class_prompts(["y"] * 7, "digits") == digits[:7]      # the class's number decides, not its name
 
 
 @pytest.mark.parametrize(("layers", "printed"), [(1, 0.26), (5, 1.31), (10, 2.63)])
 def test_the_mlp_has_the_printed_number_of_parameters(layers, printed):
-    made = text.encoder("mlp", text.prompts(NAMES), 512, layers)
+    made = text_encoders.text_encoder("mlp", text_encoders.class_prompts(NAMES), 512, layers)
     assert round(sum(p.numel() for p in made.parameters()) / 1e6, 2) == printed
 
 
 def test_the_mlp_reads_the_prompt_and_nothing_else():
-    one, two = text.drawn(["This is a cat", "This is a dog"]), text.drawn(["This is a dog", "This is a cat"])
+    one, two = text_encoders.drawn(["This is a cat", "This is a dog"]), text_encoders.drawn(["This is a dog", "This is a cat"])
     assert torch.equal(one[0], two[1]) and not torch.equal(one[0], one[1])
-    made = text.encoder("mlp", NAMES, 20, 3)
+    made = text_encoders.text_encoder("mlp", NAMES, 20, 3)
     assert made().shape == (3, 20) and [m.out_features for m in made.layers if hasattr(m, "bias")] == [512, 512, 20]
     assert set(made.state_dict()) == {f"layers.{i}.{k}" for i in (0, 2, 4) for k in ("weight", "bias")}
 
 
 def test_a_table_is_one_free_vector_for_each_class():
     torch.manual_seed(0)
-    made = text.encoder("embedding", text.prompts(["x"] * 100), 512)
+    made = text_encoders.text_encoder("embedding", text_encoders.class_prompts(["x"] * 100), 512)
     assert made() is made.weight and made().shape == (100, 512) and abs(float(made().detach().std()) - 1) < 0.02
 
 
 def test_the_tiny_transformer_reads_the_words():
     pytest.importorskip("open_clip")
     torch.manual_seed(0)
-    made = text.encoder("transformer_tiny", text.prompts([*NAMES, "small brown horse"]), 512).eval()
+    made = text_encoders.text_encoder("transformer_tiny", text_encoders.class_prompts([*NAMES, "small brown horse"]), 512).eval()
     assert sum(p.numel() for p in made.parameters()) == 9_236_960
     assert made().shape == (4, 512) and not torch.allclose(made()[0], made()[1])
-    alone = text.TinyTransformer(text.prompts(["cat"]), 512).eval()
+    alone = text_encoders.TinyTransformer(text_encoders.class_prompts(["cat"]), 512).eval()
     alone.load_state_dict(made.state_dict())
     assert torch.allclose(alone()[0], made()[0], atol=1e-6)     # padding behind the end of a text does not matter
 
@@ -78,18 +80,18 @@ def test_the_tiny_transformer_reads_the_words():
 def untrained_clip(monkeypatch):
     """The tower without its weights, which are a download."""
     pytest.importorskip("open_clip")
-    original = text.clip
-    monkeypatch.setattr(text, "clip", lambda pretrained: original(None))
+    original = text_encoders.clip
+    monkeypatch.setattr(text_encoders, "clip", lambda pretrained: original(None))
     return original(None).eval()
 
 
 def test_clips_text_tower_is_clips(untrained_clip):
-    made = text.encoder("clip", text.prompts(NAMES), 512).eval()
+    made = text_encoders.text_encoder("clip", text_encoders.class_prompts(NAMES), 512).eval()
     with torch.no_grad():
-        theirs = untrained_clip.encode_text(text.open_clip().get_tokenizer(text.CLIP)(text.prompts(NAMES)))
+        theirs = untrained_clip.encode_text(text_encoders.open_clip().get_tokenizer(text_encoders.CLIP)(text_encoders.class_prompts(NAMES)))
         assert torch.allclose(made(), theirs, atol=1e-5)
     assert sum(p.numel() for p in made.parameters()) == 63_428_096      # Table 9 prints 89 M
-    frozen = text.encoder("clip_frozen", text.prompts(NAMES), 32)
+    frozen = text_encoders.text_encoder("clip_frozen", text_encoders.class_prompts(NAMES), 32)
     assert sum(p.numel() for p in frozen.parameters()) == 512 * 32 + 32 and frozen().shape == (3, 32)
     assert torch.allclose(frozen.prompts, theirs, atol=1e-5)
 
@@ -98,14 +100,14 @@ def test_without_open_clip_or_its_weights_it_says_so(monkeypatch):
     def gone(*args, pretrained, force_quick_gelu):
         assert force_quick_gelu         # what OpenAI's weights were trained with
         raise OSError("no route. More words.")
-    monkeypatch.setattr(text, "open_clip", lambda: type("", (), {"create_model": staticmethod(gone)}))
-    text.clip.cache_clear()
+    monkeypatch.setattr(text_encoders, "open_clip", lambda: type("", (), {"create_model": staticmethod(gone)}))
+    text_encoders.clip.cache_clear()
     with pytest.raises(UserError, match=r"could not be loaded \(no route\)"):
-        text.clip("openai")
+        text_encoders.clip("openai")
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
     with pytest.raises(UserError, match="pip install open_clip_torch"):
-        text.open_clip()
+        text_encoders.open_clip()
 
 
 # the method
@@ -186,7 +188,7 @@ def test_the_anchors_of_a_round_are_the_servers_texts():
 
 def test_alone_without_texts_is_local(tmp_path):
     bare = {"u": 0.0, "prior": False, "dual": False, "alone": True}
-    ours, theirs = (records.read(train.train(small_run(*which), tmp_path))["rounds"]
+    ours, theirs = (records.read_record(loop.train(small_run(*which), tmp_path))["rounds"]
                     for which in (("FedDTR", bare), ("Local",)))
     assert [r["acc"] for r in ours] == [r["acc"] for r in theirs]
     up, _ = a_client({"alone": True, "dual": False})[1].train({}, 0)
@@ -196,7 +198,7 @@ def test_alone_without_texts_is_local(tmp_path):
 def test_texts_without_text_do_not_care_for_labels(tmp_path):
     """Table 6 with the released encoder is a tautology; with the paper's, the vectors at least differ."""
     def accuracies(**values):
-        rounds = records.read(train.train(small_run("FedDTR", values), tmp_path))["rounds"]
+        rounds = records.read_record(loop.train(small_run("FedDTR", values), tmp_path))["rounds"]
         return [r["acc"] for r in rounds], [r["train_loss"] for r in rounds]
     assert accuracies() == accuracies(labels="digits") == accuracies(labels="alphanumeric")
     assert accuracies(text="mlp")[1] != accuracies(text="mlp", labels="digits")[1]

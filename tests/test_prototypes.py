@@ -13,14 +13,17 @@ from conftest import small_run
 from scipy import stats
 from torch import nn, tensor
 
-from fedlib import params, records, seeds, train
-from fedlib.data import Client, Split
-from fedlib.errors import UserError
-from fedlib.losses import contrast, cosines
+from fedlib.core import params, seeds
+from fedlib.core.errors import UserError
+from fedlib.core.federation import Client, Split
+from fedlib.core.losses import contrast, cosines
+from fedlib.engine import loop
+from fedlib.engine.run import plan
+from fedlib.engine.worker import Worker
 from fedlib.methods import make
 from fedlib.methods.base import OPTIMISERS, Protocol
 from fedlib.methods.prototypes import clusters, reweighted
-from fedlib.nets import Arch, Net, build
+from fedlib.models.nets import Arch, Net, build
 
 
 def equal(found, wanted, rtol=1e-5, atol=1e-6):
@@ -51,8 +54,8 @@ def client_of(net, x, y, client_id="0", **more):
 
 
 def worker_of(method, net, x, y, values=None, client_id="0", **protocol):
-    run = records.plan(method, values or {}, {}, {}, {"lr": 0.1, **protocol}, 0)
-    return train.Worker(run, client_of(net, x, y, client_id), net)
+    run = plan(method, values or {}, {}, {}, {"lr": 0.1, **protocol}, 0)
+    return Worker(run, client_of(net, x, y, client_id), net)
 
 
 def server_of(name, values=None, net=None):
@@ -551,7 +554,7 @@ def test_copas_heads_travel_frozen_and_are_never_averaged():
             assert all(torch.equal(v, sent[k]) and not v.requires_grad for k, v in got["heads"][i].items())
         for i in ids:
             uploads[i], _ = workers[i].train(got, number)
-            last[i] = params.read(workers[i].client.net.head)
+            last[i] = params.snapshot(workers[i].client.net.head)
             assert set(uploads[i]["params"]) == body and set(uploads[i]["head"]) == {"weight", "bias"}
         server.aggregate(uploads)
     assert not any(torch.equal(last[i]["weight"], last[j]["weight"]) for i, j in ("01", "02", "12"))
@@ -575,7 +578,7 @@ def test_fedproxs_hidden_factor_is_a_factor_of_mu(mu, hidden):
     trained = {}
     for values in ({"mu": mu, "hidden": hidden}, {"mu": mu * hidden}, {"mu": 0.0}):
         worker = worker_of("FedProx", curved(), draw(12, 3), torch.arange(12) % 4, values, batch=4, epochs=3)
-        trained[len(trained)] = worker.train({"params": params.read(worker.client.net)}, 0)[0]["params"]
+        trained[len(trained)] = worker.train({"params": params.snapshot(worker.client.net)}, 0)[0]["params"]
     for k, v in trained[0].items():
         equal(v, trained[1][k])
         assert not torch.equal(v, trained[2][k])
@@ -613,7 +616,7 @@ def test_cosines_are_in_single_precision_under_autocast():
 @pytest.mark.parametrize("name, values", [("FPL", {}), ("FedPLVM", {}), ("I2PFL", {"construct": "cluster"})])
 def test_a_diverged_run_says_so(name, values, tmp_path):
     with pytest.raises(UserError, match="diverged"):
-        train.train(small_run(name, values, net="cnn4", lr=1e6), tmp_path)
+        loop.train(small_run(name, values, net="cnn4", lr=1e6), tmp_path)
 
 
 @pytest.mark.parametrize("values", [{"alpha": 0.0}, {"ema": 1.5}])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fedlib.readers import cifar10, cifar100, rendered_digits
 from http_server import Page, Server
 from test_array_sets import FORMS, binary_folder, idx_folder
 from test_digits import mat_files, mnist_folder, mnist_m_folder, usps_libsvm
@@ -29,11 +30,13 @@ from test_image_sets import (
 from test_raw_readers import OFFICE_31, office, pacs_folder
 from test_text_sets import amazon, news, row
 
-from data_scripts import cifar10, cifar100, download, rendered_digits
-from fedlib import prepare, records
-from fedlib.errors import UserError
-from fedlib.partition import Data, federate
-from fedlib.train import train
+from fedlib.core.errors import UserError
+from fedlib.datasets import download, prepare
+from fedlib.datasets.partition import Data, federate
+from fedlib.datasets.registry import reader_of
+from fedlib.engine import records
+from fedlib.engine.loop import train
+from fedlib.engine.run import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -178,7 +181,7 @@ def offer(server, store, monkeypatch):
     Everything else of FILES stays: names, the kind of hash, where an archive goes, domains.
     """
     def offer(name, bodies, first=FIRST):
-        reader, files, good = prepare.module(name), [], {}
+        reader, files, good = reader_of(name), [], {}
         assert {f.name for f in reader.FILES} == set(bodies)
         for i, file in enumerate(reader.FILES):
             body, kind = bodies[file.name], file.hash.partition(":")[0]
@@ -219,10 +222,10 @@ def prepared_in(store) -> list:
 def one_round(name, size, net, results):
     """One round of FedAvg on a prepared set; its record names the domains, the digest and the notice of the set."""
     federation = federate(Data(name, size), 0)
-    run = records.plan("FedAvg", {}, {"name": name, "size": size}, {"net": net, "width": 4},
+    run = plan("FedAvg", {}, {"name": name, "size": size}, {"net": net, "width": 4},
                        {"rounds": 1, "batch": 32, "lr": 0.01}, 0)
-    record = records.read(train(run, results))
-    manifest = prepare.load(name, size).manifest
+    record = records.read_record(train(run, results))
+    manifest = prepare.load_set(name, size).manifest
     assert set(record["rounds"][0]["acc"]) == set(federation.domains) == set(manifest["domains"])
     assert record["made"]["data"]["digest"] == manifest["digest"]
     assert record["made"]["data"]["notice"] == federation.about["notice"] == manifest["notice"]
@@ -237,21 +240,21 @@ def test_from_its_source_to_one_round(name, offer, store, tmp_path):
     manifest = get(name, size, said.append)
     assert manifest["files"] == [{"name": f.name, "url": urls[f.name], "bytes": len(bodies[f.name]),
                                   "sha256": hashlib.sha256(bodies[f.name]).hexdigest()}
-                                 for f in prepare.module(name).FILES]
+                                 for f in reader_of(name).FILES]
     assert sum(" not from 127.0.0.1: " in line for line in said) == sum("/good/" in url for url in urls.values())
     assert "subset" in manifest["notice"] and manifest["skipped"] == []
     found = {d: (n["train"], n["test"]) for d, n in manifest["domains"].items()}
-    domains = [d for d in prepare.module(name).DOMAINS if d != "syn"]  # syn cannot be downloaded
+    domains = [d for d in reader_of(name).DOMAINS if d != "syn"]  # syn cannot be downloaded
     assert found == dict(zip(domains, counts if isinstance(counts, list) else [counts] * len(domains), strict=True))
     assert prepared_in(store) == [f"{name}-{size}.json", f"{name}-{size}.safetensors"]
-    assert prepare.load(name, size).manifest == manifest == prepare.verify(name, size)
+    assert prepare.load_set(name, size).manifest == manifest == prepare.verify(name, size)
     one_round(name, size, net, tmp_path / "results")
 
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_what_only_a_person_can_get(name, store, tmp_path):
     make, size, net, n = BY_HAND[name]
-    how = prepare.module(name).HOW
+    how = reader_of(name).HOW
     fails(f"{name} cannot be downloaded by a program. {how} Then: fedlib data {name} --from DIR", name=name)
     assert prepared_in(store) == []
     (tmp_path / "mine").mkdir()
@@ -362,7 +365,7 @@ def test_a_corrupt_image_is_named_or_left_out(offer, server, store, tmp_path):
     assert len(manifest["skipped"]) == 1 and manifest["skipped"][0].startswith(f"{bad}: ") and not server.asked
     assert manifest["domains"]["infograph"] == {"train": 29, "val": 0, "test": 10, "per_class": [4] * 6 + [3] + [4] * 3}
     assert manifest["domains"]["sketch"]["per_class"] == [4] * 10
-    prepared = prepare.load("domainnet_10", 32)
+    prepared = prepare.load_set("domainnet_10", 32)
     assert prepared.manifest == manifest
     levels = [level(c, i) for c in range(10) for i in (1, 2, 3) if (c, i) != (6, 2)]  # the others kept their places
     assert prepared.tensors["infograph/x"][:29, 0, 0, 0].tolist() == levels
@@ -389,9 +392,9 @@ def child(name, size, before="") -> subprocess.Popen:
     """Another process that prepares a set from the files that are on offer here; `before` runs first in it."""
     code = ("import os\n"
             "from data_scripts import image_folder\n"
-            "from data_scripts.download import File\n"
+            "from fedlib.datasets.download import File\n"
             "from fedlib import prepare\n"
-            f"vars(prepare.module({name!r}))['FILES'] = {prepare.module(name).FILES!r}\n"
+            f"vars(prepare.module({name!r}))['FILES'] = {reader_of(name).FILES!r}\n"
             f"{before}\n"
             f"prepare.prepare({name!r}, {size}, download=True)\n")
     return subprocess.Popen([sys.executable, "-u", "-c", code], text=True, cwd=ROOT, stdout=subprocess.PIPE,
@@ -435,7 +438,7 @@ def test_a_killed_process_leaves_nothing_that_counts(at, offer, server, store, t
     assert process.returncode == -signal.SIGKILL, said
     assert not list(store.glob("*.json"))
     with pytest.raises(UserError, match="domainnet_10 at 32 px is not prepared; run: fedlib data domainnet_10"):
-        prepare.load("domainnet_10", 32)
+        prepare.load_set("domainnet_10", 32)
     server.asked.clear()
     manifest = get("domainnet_10", 32)
     assert server.asked == [] and len(manifest["files"]) == 18

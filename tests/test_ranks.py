@@ -2,8 +2,8 @@
 import pandas as pd
 import pytest
 
-from fedlib import ranks
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.experiments import statistics
 
 # His table 6: ranks of C4.5, +m, +cf and +m+cf on 14 data sets, as printed.
 PRINTED = pd.DataFrame([
@@ -13,13 +13,13 @@ PRINTED = pd.DataFrame([
 
 
 def test_ranks_and_their_means_are_the_printed_ones():
-    ranked = ranks.ranks(-PRINTED)
+    ranked = statistics.ranks(-PRINTED)
     assert (ranked == PRINTED).all().all()
     assert ranked.mean().round(3).tolist() == [3.143, 2.0, 2.893, 1.964]
 
 
 def test_a_missing_score_is_the_last():
-    ranked = ranks.ranks(pd.DataFrame({"a": [50.0], "b": [float("nan")], "c": [60.0]}))
+    ranked = statistics.ranks(pd.DataFrame({"a": [50.0], "b": [float("nan")], "c": [60.0]}))
     assert ranked.iloc[0].to_dict() == {"a": 2, "b": 3, "c": 1}
 
 
@@ -28,23 +28,23 @@ def test_a_missing_score_is_the_last():
     (0.10, [1.645, 2.052, 2.291, 2.459, 2.589, 2.693, 2.780, 2.855, 2.920])])
 def test_the_critical_values_are_those_of_his_table_5(alpha, printed):
     for k, q in zip(range(2, 11), printed, strict=True):
-        assert ranks.critical_difference(k, 1, alpha) / (k * (k + 1) / 6) ** 0.5 == pytest.approx(q, abs=1.1e-3)
+        assert statistics.critical_difference(k, 1, alpha) / (k * (k + 1) / 6) ** 0.5 == pytest.approx(q, abs=1.1e-3)
 
 
 def test_the_critical_difference_of_his_example():
-    assert ranks.critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
-    assert ranks.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=0.005)
+    assert statistics.critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
+    assert statistics.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=0.005)
 
 
 def test_friedman_is_his_statistic_over_the_correction_for_equal_ranks():
-    statistic, p = ranks.friedman(PRINTED)
+    statistic, p = statistics.friedman(PRINTED)
     equal = 3 * (2 ** 3 - 2) + (4 ** 3 - 4)             # three pairs and one set of four
     assert statistic * (1 - equal / (14 * 4 * (4 ** 2 - 1))) == pytest.approx(9.28, abs=0.01)
     assert 0.01 < p < 0.03
 
 
 def test_too_few_are_refused_in_one_line():
-    for wrong in (lambda: ranks.critical_difference(1, 5), lambda: ranks.critical_difference(3, 0),
-                  lambda: ranks.friedman(PRINTED.iloc[:1])):
+    for wrong in (lambda: statistics.critical_difference(1, 5), lambda: statistics.critical_difference(3, 0),
+                  lambda: statistics.friedman(PRINTED.iloc[:1])):
         with pytest.raises(UserError, match="not"):
             wrong()

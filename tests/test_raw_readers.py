@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedlib.readers import image_folder, office_caltech, pacs
 from PIL import Image
 
-from data_scripts import download, image_folder, office_caltech, pacs
-from fedlib import prepare
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets import download, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = os.environ.get("FEDLIB_RAW")
@@ -356,7 +356,7 @@ def test_script_runs(tmp_path):
 @needs_raw
 def test_real_office_caltech(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
-    prepared = prepare.load("office_caltech", 32)  # FEDLIB_RAW is set: prepared on the spot
+    prepared = prepare.load_set("office_caltech", 32)  # FEDLIB_RAW is set: prepared on the spot
     counts = {d: (n["train"], n["val"], n["test"]) for d, n in prepared.manifest["domains"].items()}
     assert counts == {"caltech": (899, 0, 224), "amazon": (768, 0, 190), "webcam": (237, 0, 58), "dslr": (127, 0, 30)}
     assert {d: n["per_class"] for d, n in prepared.manifest["domains"].items()} == OFFICE_PER_CLASS

@@ -3,12 +3,12 @@ import hashlib
 
 import numpy as np
 import pytest
+from fedlib.readers import rendered_digits
 from sklearn.linear_model import LogisticRegression
 
-from data_scripts import rendered_digits
-from fedlib import mini_digits, prepare
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN
+from fedlib.core.errors import UserError
+from fedlib.datasets import mini_digits, prepare
+from fedlib.datasets.prepare import TEST, TRAIN
 
 FEW = {"train": 4000, "test": 2000}
 
@@ -100,7 +100,7 @@ def test_prepared_without_raw_files(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
     monkeypatch.setenv("FEDLIB_RAW", str(tmp_path / "not there"))
     monkeypatch.setattr(rendered_digits, "COUNTS", {"train": 30, "test": 20})
-    manifest = prepare.load("rendered_digits", 28).manifest
+    manifest = prepare.load_set("rendered_digits", 28).manifest
     assert list(manifest["domains"]) == ["rendered_digits"]
     assert [manifest["domains"]["rendered_digits"][part] for part in ("train", "val", "test")] == [30, 0, 20]
     assert manifest["notice"] == rendered_digits.NOTICE and manifest["recipe"] == "1"

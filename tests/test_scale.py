@@ -5,7 +5,9 @@ import time
 import pytest
 import small_paper
 
-from fedlib import records, status, tables
+from fedlib.engine import records
+from fedlib.engine.run import plan
+from fedlib.experiments import status, tables
 
 RUNS = 5000
 ROUND = {"round": 1, "acc": {"scans": 91.234, "street": 42.567}, "loss": 1.234567, "train_loss": 1.234567,
@@ -28,14 +30,14 @@ def computing(work):
 
 
 def test_five_thousand_runs_are_planned_in_less_than_ten_seconds(large):
-    planned, seconds = computing(lambda: tables.load("large/t").runs("mini"))
+    planned, seconds = computing(lambda: tables.load_table("large/t").runs("mini"))
     paths, more = computing(lambda: {p.run.path("results") for p in planned})
     assert len(paths) == RUNS and seconds + more < 10
 
 
 def test_the_status_of_five_thousand_records_takes_less_than_three_seconds(large, fedlib, tmp_path):
     results = tmp_path / "r"
-    planned = tables.load("large/t").runs("mini")
+    planned = tables.load_table("large/t").runs("mini")
     for p in planned[:-5]:
         path = p.run.path(results)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +50,7 @@ def test_the_status_of_five_thousand_records_takes_less_than_three_seconds(large
 
 def test_the_estimate_of_thousands_of_runs_is_quick_too(large, tmp_path):
     """Half of them done: each of the rest is judged by the median of its row and block."""
-    planned = tables.load("large/t").runs("mini")
+    planned = tables.load_table("large/t").runs("mini")
     for p in planned[::2]:
         path = p.run.path(tmp_path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +61,7 @@ def test_the_estimate_of_thousands_of_runs_is_quick_too(large, tmp_path):
 
 
 def test_a_digest_is_computed_once(monkeypatch):
-    run = records.plan("FedAvg", {}, {"name": "tiny_digits"}, {"net": "linear"}, {}, 0)
+    run = plan("FedAvg", {}, {"name": "tiny_digits"}, {"net": "linear"}, {}, 0)
     first = run.digest
     monkeypatch.setattr(records.json, "dumps", lambda *a, **k: pytest.fail("computed again"))
     assert run.digest == first and first in str(run.path("r"))

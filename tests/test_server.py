@@ -10,12 +10,15 @@ import torch.nn.functional as F
 from conftest import METHOD_NAMES, numbers, small_run
 from torch import nn, tensor
 
-from fedlib import params, records, settings, train
-from fedlib.data import Client, Split
+from fedlib.core import params, settings
+from fedlib.core.federation import Client, Split
+from fedlib.engine import loop, records
+from fedlib.engine.run import plan
+from fedlib.engine.worker import Worker
 from fedlib.methods import METHODS, make
 from fedlib.methods import server as methods
 from fedlib.methods.base import FedAvg, Protocol, zipped
-from fedlib.nets import Net, build
+from fedlib.models.nets import Net, build
 
 
 def equal(found, wanted, **tolerance):
@@ -186,7 +189,7 @@ def test_fedga_weighs_a_round_with_the_gaps_of_the_rounds_before(sign, first, se
 def fedga_worker(split, val=None, **protocol):
     """A client of FedGA with the net (w, -w) x."""
     net = Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
-    return train.Worker(records.plan("FedGA", {}, {}, {}, protocol, 0), Client("0", "d", split, split, val), net)
+    return Worker(plan("FedGA", {}, {}, {}, protocol, 0), Client("0", "d", split, split, val), net)
 
 
 def test_fedga_clients_compare_what_came_with_what_they_had_sent():
@@ -205,7 +208,7 @@ def test_fedga_without_a_validation_split_keeps_a_tenth_of_the_training_split_ba
     step = worker.method.step
     worker.method.step = lambda net, x, *rest: trained.append(x[:, 0].tolist()) or step(net, x, *rest)
     for number in range(2):
-        worker.train({"params": params.read(worker.client.net)}, number)
+        worker.train({"params": params.snapshot(worker.client.net)}, number)
     assert len(trained[0]) == 36 and sorted(trained[0]) == sorted(trained[1])       # always the same tenth
     assert len(worker.client.train) == 40 and worker.method.upload(worker.client)["n"] == 40
 
@@ -297,8 +300,8 @@ def rucr_worker(got_head, **values):
     """A client of RUCR whose net's head has the weights (1, -1), with a message whose rectified head is another one."""
     net = Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
     split = Split(tensor([[1.0], [2.0]]), tensor([0, 1]))
-    run = records.plan("RUCR", values, {}, {}, {"lr": 0.0}, 0)
-    worker = train.Worker(run, Client("0", "d", split, split), net)
+    run = plan("RUCR", values, {}, {}, {"lr": 0.0}, 0)
+    worker = Worker(run, Client("0", "d", split, split), net)
     return worker, {"params": {"head.weight": tensor([[1.0], [-1.0]])}, "head": {"weight": tensor(got_head)},
                     "protos": tensor([[1.0], [-1.0]]), "seen": tensor([True, True]), "held": tensor([1, 1])}
 
@@ -321,7 +324,7 @@ def test_rucr_trains_a_copy_of_the_head_on_mixtures():
     worker.method.protocol = replace(worker.method.protocol, lr=0.5, batch=100)
     client = worker.client
     client.got, client.scratch, client.round = got, {}, 4
-    params.load(client.net, got["params"])
+    params.load_params(client.net, got["params"])
     client.scratch["z"] = tensor([[1.0], [2.0]])
     mixed = methods.mixtures(client.scratch["z"], got["protos"], got["seen"], 3, (0.2, 0.8),
                              methods.generator(0, "mixtures", 4, "0"))
@@ -338,7 +341,7 @@ def test_rucr_trains_a_copy_of_the_head_on_mixtures():
 def test_rucr_counts_of_classes_that_stay_away_are_kept():
     server = make("RUCR")
     server.setup(Net(nn.Flatten(), nn.Linear(2, 3)))
-    base = {"params": params.read(Net(nn.Flatten(), nn.Linear(2, 3))), "n": tensor(1), "protos": torch.ones(3, 2)}
+    base = {"params": params.snapshot(Net(nn.Flatten(), nn.Linear(2, 3))), "n": tensor(1), "protos": torch.ones(3, 2)}
     heads = [{"weight": torch.full((3, 2), v), "bias": torch.zeros(3)} for v in (1.0, 5.0)]
     server.aggregate({"0": base | {"counts": tensor([1, 2, 0]), "head": heads[0]},
                       "1": base | {"counts": tensor([3, 0, 0]), "head": heads[1], "n": tensor(3)}})
@@ -350,8 +353,8 @@ def test_rucr_counts_of_classes_that_stay_away_are_kept():
 
 def test_rucrs_two_uses_of_the_heads_give_two_runs(tmp_path):
     """They part in round 3: round 1 has no prototypes to mix."""
-    losses = {r: [row["train_loss"] for row in numbers(records.read(
-        train.train(small_run("RUCR", {"rectified": r}, "cnn4", rounds=3), tmp_path)))] for r in ("test", "start")}
+    losses = {r: [row["train_loss"] for row in numbers(records.read_record(
+        loop.train(small_run("RUCR", {"rectified": r}, "cnn4", rounds=3), tmp_path)))] for r in ("test", "start")}
     assert [a == b for a, b in zip(losses["test"], losses["start"])] == [True, True, False]
 
 
@@ -360,7 +363,7 @@ def test_rucrs_two_uses_of_the_heads_give_two_runs(tmp_path):
 @pytest.mark.parametrize("name", [n for n in METHOD_NAMES if METHODS[n].__module__ == methods.__name__])
 def test_two_of_five_clients_may_take_part(name, tmp_path):
     run = small_run(name, net="cnn4", rounds=4, participation=0.4)
-    whole = numbers(records.read(train.train(run, tmp_path / "whole")))
+    whole = numbers(records.read_record(loop.train(run, tmp_path / "whole")))
     assert all(0 <= v <= 100 for row in whole for v in row["acc"].values())
 
     def cut(event):
@@ -368,8 +371,8 @@ def test_two_of_five_clients_may_take_part(name, tmp_path):
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        train.train(run, tmp_path / "cut", say=cut)
-    assert numbers(records.read(train.train(run, tmp_path / "cut"))) == whole
+        loop.train(run, tmp_path / "cut", say=cut)
+    assert numbers(records.read_record(loop.train(run, tmp_path / "cut"))) == whole
 
 
 def test_nothing_but_the_net_travels_further_than_it_must():
@@ -381,7 +384,7 @@ def test_nothing_but_the_net_travels_further_than_it_must():
             net = build(run.net, 10, (3, 28, 28), 0)
             server = make(method)
             server.setup(net)
-            client = train.federate(run.data, 0).clients[0]
-            upload, _ = train.Worker(run, client, net).train(server.broadcast("0"), 0)
+            client = loop.federate(run.data, 0).clients[0]
+            upload, _ = Worker(run, client, net).train(server.broadcast("0"), 0)
             sizes.append((params.nbytes(server.broadcast("0")), params.nbytes(upload)))
         assert sizes[1] == (sizes[0][0], sizes[0][1] + more)

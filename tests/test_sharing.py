@@ -8,13 +8,16 @@ import torch.nn.functional as F
 from conftest import numbers, small_run
 from torch import nn, tensor
 
-from fedlib import params, records, seeds, train
-from fedlib.data import Client, Split
-from fedlib.errors import UserError
-from fedlib.losses import mmd
+from fedlib.core import params, seeds
+from fedlib.core.errors import UserError
+from fedlib.core.federation import Client, Split
+from fedlib.core.losses import mmd
+from fedlib.engine import loop, records
+from fedlib.engine.run import plan
+from fedlib.engine.worker import Worker
 from fedlib.methods import make
 from fedlib.methods.sharing import last_layers, mix, settled
-from fedlib.nets import Arch, Net, build
+from fedlib.models.nets import Arch, Net, build
 
 LR = 0.5
 
@@ -31,14 +34,14 @@ def slope(logits, label=0):
 def line(*weights):
     """logits = weights * x for one input feature: no body, no bias."""
     net = Net(nn.Flatten(), nn.Linear(1, len(weights), bias=False))
-    return params.load(net, {"head.weight": tensor(weights)[:, None]})
+    return params.load_params(net, {"head.weight": tensor(weights)[:, None]})
 
 
 def worker_of(method, net, x=((1.0,),), y=(0,), values=None, **protocol):
     """A client with these samples, by default one: x = 1 of class 0."""
-    run = records.plan(method, values or {}, {}, {}, {"lr": LR, **protocol}, 0)
+    run = plan(method, values or {}, {}, {}, {"lr": LR, **protocol}, 0)
     split = Split(tensor(x), tensor(y))
-    return train.Worker(run, Client("0", "d", split, split), net)
+    return Worker(run, Client("0", "d", split, split), net)
 
 
 def down(weights):
@@ -50,7 +53,7 @@ def head(message):
 
 
 def rows(run, folder, **options):
-    return numbers(records.read(train.train(run, folder, **options)))
+    return numbers(records.read_record(loop.train(run, folder, **options)))
 
 
 def scores(run, folder):
@@ -87,13 +90,13 @@ def test_body_or_head_stays(method, travels):
     server = make(method)
     server.setup(net)
     sent = server.broadcast("0")
-    assert set(sent["params"]) == {k for k in params.read(net) if k.startswith(travels)}
-    worker = train.Worker(run, train.federate(run.data, 0).clients[0], net)
+    assert set(sent["params"]) == {k for k in params.snapshot(net) if k.startswith(travels)}
+    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
     upload, _ = worker.train(sent, 0)
     assert set(upload["params"]) == set(sent["params"])
-    trained = params.read(net)
+    trained = params.snapshot(net)
     worker.method.receive(worker.client, sent)
-    for k, v in params.read(net).items():
+    for k, v in params.snapshot(net).items():
         assert torch.equal(v, sent["params"][k] if k.startswith(travels) else trained[k])
     assert set(worker.kept()["net"]) == {k for k in trained if not k.startswith(travels)}
 
@@ -107,7 +110,7 @@ def test_fedrep_steps_by_hand():
     """
     d, b, h = 0.1, 0.8, tensor([0.5, -0.2])
     net = Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
-    params.load(net, {"body.weight": tensor([[b]]), "head.weight": h[:, None]})
+    params.load_params(net, {"body.weight": tensor([[b]]), "head.weight": h[:, None]})
     worker = worker_of("FedRep", net, values={"head_epochs": 1}, weight_decay=d)
     received = b
     for number in range(2):
@@ -125,7 +128,7 @@ def test_fedrep_counts_the_epochs_of_each_part():
     b, h = 0.8, tensor([0.5, -0.2])
     for heads, bodies in [(3, 0), (0, 3)]:
         net = Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
-        params.load(net, {"head.weight": h[:, None]})
+        params.load_params(net, {"head.weight": h[:, None]})
         worker = worker_of("FedRep", net, values={"head_epochs": heads, "body_epochs": bodies})
         worker.train({"params": {"body.weight": tensor([[b]])}}, 0)
         hand_b, hand_h = tensor(b), h
@@ -149,12 +152,12 @@ def test_fedbabu_without_tuning_is_fedrep_without_head_epochs(tmp_path):
 def test_fedbabu_never_trains_its_head_in_rounds(net):
     run = small_run("FedBABU", net=net)
     net = build(run.net, 10, (3, 28, 28), 0)
-    worker = train.Worker(run, train.federate(run.data, 0).clients[0], net)
-    first, start = copy.deepcopy(net.head.state_dict()), params.read(net.body)
+    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
+    first, start = copy.deepcopy(net.head.state_dict()), params.snapshot(net.body)
     worker.train({"params": {f"body.{k}": v for k, v in start.items()}}, 0)
     worker.test({"params": {f"body.{k}": v for k, v in start.items()}}, {})
     assert all(torch.equal(v, first[k]) for k, v in net.head.state_dict().items())
-    assert not start or any(not torch.equal(v, start[k]) for k, v in params.read(net.body).items())
+    assert not start or any(not torch.equal(v, start[k]) for k, v in params.snapshot(net.body).items())
 
 
 def test_fedbabu_tunes_for_a_test_by_hand():
@@ -162,7 +165,7 @@ def test_fedbabu_tunes_for_a_test_by_hand():
     b, h = 0.8, tensor([0.5, -0.2])
     for tunes in ("net", "head"):
         net = Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
-        params.load(net, {"head.weight": h[:, None]})
+        params.load_params(net, {"head.weight": h[:, None]})
         worker = worker_of("FedBABU", net, values={"tune_epochs": 2, "tunes": tunes})
         worker.client.round = 7
         worker.method.receive(worker.client, {"params": {"body.weight": tensor([[b]])}})
@@ -183,7 +186,7 @@ def test_fedrod_losses_by_hand():
     h, own, z = tensor([0.4, -0.1, 0.3]), tensor([1.0, 0.2, -0.5]), 2.0
     worker = worker_of("FedRoD", line(*h.tolist()), [[2.0]] * 4, [0, 0, 0, 1])
     client, pair = worker.client, nn.ModuleList([worker.client.net, nn.Linear(1, 3, bias=False)])
-    params.load(pair[1], {"weight": own[:, None]})
+    params.load_params(pair[1], {"weight": own[:, None]})
     client.scratch["prior"] = tensor([math.log(3), 0.0, -math.inf])
     value = worker.method.losses(pair, tensor([[z]]), tensor([1]), client)
     e = [3 * math.exp(0.8), math.exp(-0.2)]
@@ -277,13 +280,13 @@ def test_fedphp_pulls_features_to_those_of_the_inherited_net():
 
 def test_fedphp_teaches_with_the_inherited_net_of_the_round_before():
     run = small_run("FedPHP", net="linear")
-    worker = train.Worker(run, train.federate(run.data, 0).clients[0], build(run.net, 10, (3, 28, 28), 0))
-    received = params.read(worker.client.net)
+    worker = Worker(run, loop.federate(run.data, 0).clients[0], build(run.net, 10, (3, 28, 28), 0))
+    received = params.snapshot(worker.client.net)
     for number in range(2):
         before = worker.client.state.get("q", received)
         worker.train({"params": received}, number)
         teacher = worker.client.scratch["inherited"]
-        assert all(torch.equal(v, before[k]) for k, v in params.read(teacher).items()) and not teacher.training
+        assert all(torch.equal(v, before[k]) for k, v in params.snapshot(teacher).items()) and not teacher.training
 
 
 # FedALA
@@ -340,14 +343,14 @@ def test_fedala_limits_of_the_first_learning():
 def test_fedala_mixes_the_last_layers_only():
     run = small_run("FedALA", {"layers": 2}, net="cnn4")
     net = build(run.net, 10, (3, 28, 28), 0)
-    worker = train.Worker(run, train.federate(run.data, 0).clients[0], net)
-    first = params.read(net)
+    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
+    first = params.snapshot(net)
     worker.train({"params": first}, 0)
-    local = params.read(net)
+    local = params.snapshot(net)
     new = {k: v + 0.01 * torch.randn(v.shape, generator=seeds.generator(k)) for k, v in first.items()}
     worker.method.receive(worker.client, {"params": new})
     assert set(worker.client.state["A"]) == last_layers(net, 2)
-    for k, v in params.read(net).items():
+    for k, v in params.snapshot(net).items():
         if k in last_layers(net, 2):
             a = worker.client.state["A"][k]
             assert not torch.equal(v, new[k]) and not torch.equal(v, local[k]) and 0 <= a.min() < a.max() <= 1
@@ -360,11 +363,11 @@ def test_fedala_learns_on_a_copy():
     """What came down is in the net, batch-norm statistics included; only the last layer is mixed."""
     run = small_run("FedALA", {"passes": 12})
     net = build(run.net, 10, (3, 28, 28), 0)
-    worker = train.Worker(run, train.federate(run.data, 0).clients[0], net)
-    first = params.read(net)
+    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
+    first = params.snapshot(net)
     worker.train({"params": first}, 0)
     worker.method.receive(worker.client, {"params": first})
-    assert all(torch.equal(v, first[k]) == (k not in last_layers(net, 1)) for k, v in params.read(net).items())
+    assert all(torch.equal(v, first[k]) == (k not in last_layers(net, 1)) for k, v in params.snapshot(net).items())
     assert all(p.requires_grad for p in net.parameters())
 
 
@@ -424,13 +427,13 @@ def test_apfls_alpha_stays_between_0_and_1(received, wanted):
 
 def test_apfls_mix_does_not_move_the_statistics_of_the_shared_net(tmp_path):
     run = small_run("APFL")
-    client = train.federate(run.data, 0).clients[0]
+    client = loop.federate(run.data, 0).clients[0]
     net = build(run.net, 10, (3, 28, 28), 0)
-    sent = {"params": params.read(net)}
-    ours, _ = train.Worker(run, client, net).train(sent, 0)
+    sent = {"params": params.snapshot(net)}
+    ours, _ = Worker(run, client, net).train(sent, 0)
     plain = small_run()
-    client = train.federate(plain.data, 0).clients[0]
-    theirs, _ = train.Worker(plain, client, build(plain.net, 10, (3, 28, 28), 0)).train(sent, 0)
+    client = loop.federate(plain.data, 0).clients[0]
+    theirs, _ = Worker(plain, client, build(plain.net, 10, (3, 28, 28), 0)).train(sent, 0)
     assert all(torch.equal(v, theirs["params"][k]) for k, v in ours["params"].items())
 
 
@@ -451,16 +454,16 @@ def test_two_of_five_clients_a_round_and_an_interruption(method, tmp_path):
 
     for _ in range(3):
         with pytest.raises(InterruptedError):
-            train.train(run, tmp_path / "cut", say=cut)
+            loop.train(run, tmp_path / "cut", say=cut)
     assert rows(run, tmp_path / "cut") == whole
 
 
 @pytest.mark.parametrize("method", CHEAP)
 def test_a_client_without_a_class_and_a_last_batch_of_one(method):
     run = small_run(method, CHEAP[method], batch=8)
-    client = train.federate(run.data, 0).clients[2]
+    client = loop.federate(run.data, 0).clients[2]
     client.train = client.train[(client.train.y != 3).nonzero()[:17, 0]]
-    worker = train.Worker(run, client, build(run.net, 10, (3, 28, 28), 0))
+    worker = Worker(run, client, build(run.net, 10, (3, 28, 28), 0))
     server = make(run.method, run.settings, run.protocol)
     server.setup(build(run.net, 10, (3, 28, 28), 0))
     for number in range(2):

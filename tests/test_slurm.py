@@ -14,7 +14,8 @@ from conftest import numbers
 from slurm_host import wait_for
 from small_batch import Small
 
-from fedlib import records, status, train
+from fedlib.engine import loop, records
+from fedlib.experiments import status
 
 needed = ("snakemake", "snakemake_executor_plugin_slurm")
 REASON = slurm_host.missing() or ("" if all(map(importlib.util.find_spec, needed)) else "needs the extra: batch")
@@ -80,6 +81,6 @@ def test_a_table_on_a_cluster_where_much_goes_wrong(cluster, tmp_path, monkeypat
     said = (tmp_path / "said").read_text()
     assert "Trying to restart job" in said
     for p in planned:
-        alone = records.read(train.train(p.run, tmp_path / "alone"))
-        assert numbers(records.read(p.run.path(results))) == numbers(alone)
+        alone = records.read_record(loop.train(p.run, tmp_path / "alone"))
+        assert numbers(records.read_record(p.run.path(results))) == numbers(alone)
     assert not list(results.rglob("*.partial")) and not list(results.rglob("*.failed"))

@@ -5,11 +5,12 @@ import os
 import pytest
 import torch
 
-from fedlib import partitions, prepare, splits
-from fedlib.errors import UserError
-from fedlib.partition import Data, partition, parts_of
-from fedlib.prepare import TEST, TRAIN, VAL
-from fedlib.splits import RULES, Domain, cut, digest, split, where
+from fedlib.core.errors import UserError
+from fedlib.datasets import named_partitions, prepare, splits
+from fedlib.datasets.partition import Data, partition, parts_of
+from fedlib.datasets.prepare import TEST, TRAIN, VAL
+from fedlib.datasets.registry import reader_of
+from fedlib.datasets.splits import RULES, Domain, cut, split, split_digest, where
 
 needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder with the real data")
 
@@ -38,7 +39,7 @@ def test_every_rule_keeps_its_parts_apart_and_is_the_same_each_time(rule):
     parts = split(rule, d)
     if rule not in RELEASED_FLAWS:
         kept_apart(parts)
-    assert digest(split(rule, d)) == digest(parts)
+    assert split_digest(split(rule, d)) == split_digest(parts)
     assert (len(parts.test) == 0) == bool(RULES[rule].own_test)
     assert set(d.y[parts.train].tolist()) == {0, 1, 2, 3}
 
@@ -46,7 +47,7 @@ def test_every_rule_keeps_its_parts_apart_and_is_the_same_each_time(rule):
 def test_a_digest_changes_with_any_index():
     parts = split("published", domain())
     moved = parts._replace(train=parts.train[1:], val=parts.train[:1])
-    assert len(digest(parts)) == 12 and digest(moved) != digest(parts)
+    assert len(split_digest(parts)) == 12 and split_digest(moved) != split_digest(parts)
 
 
 def test_feddeap_takes_the_ceiling_per_class():
@@ -111,21 +112,21 @@ def test_cut_pieces():
 
 
 def test_every_named_partition_can_be_read():
-    named = partitions.every()
-    assert len(named) > 40 and {n.status for n in named.values()} <= set(partitions.STATUS)
+    named = named_partitions.all_named()
+    assert len(named) > 40 and {n.status for n in named.values()} <= set(named_partitions.STATUS)
     for n in named.values():
-        prepare.module(n.data.name)
+        reader_of(n.data.name)
         assert n.data.split in RULES and n.says and n.source
         assert not RULES[n.data.split].sets or n.data.name in RULES[n.data.split].sets
         assert "rendered_digits" not in n.data.domains or "stand-in" in n.says
     with pytest.raises(UserError, match="did you mean 'i2pfl_office'"):
-        partitions.load("i2pfl_ofice")
+        named_partitions.load_named("i2pfl_ofice")
 
 
 # the real sets
 
 def sizes(name):
-    found = partitions.drawn(partitions.load(name).data)
+    found = named_partitions.drawn(named_partitions.load_named(name).data)
     return {c["domain"]: (c["train"], c["val"], c["test"]) for c in found["clients"]}
 
 
@@ -143,7 +144,7 @@ def test_pacs_is_feddeaps_and_mpfts():
     released = {"art_painting": (1637, 0, 411), "cartoon": (1873, 0, 471), "photo": (1333, 0, 337),
                 "sketch": (3141, 0, 788)}
     assert sizes("feddeap_pacs") == released
-    prepared = prepare.load("pacs")
+    prepared = prepare.load_set("pacs")
     for d in prepared.manifest["domains"]:
         theirs, ours = (parts_of(Data("pacs", split=s), prepared, d) for s in ("feddeap_pacs_released", "feddeap"))
         y = prepared.tensors[f"{d}/y"]
@@ -155,19 +156,19 @@ def test_pacs_is_feddeaps_and_mpfts():
 @needs_raw
 def test_sketch_of_i2pfl_is_120_percent():
     """Four clients with 30 % each: the last one gets what is left."""
-    found = partitions.drawn(partitions.load("i2pfl_pacs").data)
+    found = named_partitions.drawn(named_partitions.load_named("i2pfl_pacs").data)
     n = [c["train"] for c in found["clients"] if c["domain"] == "sketch"]
-    whole = int(where(prepare.load("pacs").tensors["sketch/part"] == TRAIN).numel())
+    whole = int(where(prepare.load_set("pacs").tensors["sketch/part"] == TRAIN).numel())
     assert n[:3] == [int(0.3 * whole)] * 3 and n[3] == whole - sum(n[:3])
 
 
 @needs_raw
 def test_what_is_stored_is_what_is_drawn():
     """Every stored partition whose set can be prepared here has the digest of a new draw."""
-    kept = partitions.stored()
+    kept = named_partitions.stored()
     assert kept, "fedlib/partitions.json is empty"
     for name in ("mini", "i2pfl_office", "i2pfl_pacs", "fedpall_office", "feddeap_pacs", "feddtr_amazon_reviews"):
-        found = partitions.drawn(partitions.load(name).data)
+        found = named_partitions.drawn(named_partitions.load_named(name).data)
         if name == "i2pfl_pacs" and found["split"] != kept[name]["split"]:
             continue        # a copy with the official lists: another split, as the page says
         assert found == kept[name], name

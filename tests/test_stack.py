@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import METHOD_NAMES, numbers, small_run
 
-from fedlib import records, stack, train
+from fedlib.engine import loop, records, stack
 from fedlib.methods import METHODS, make
 from fedlib.methods.base import FedAvg, Protocol
 
@@ -21,7 +21,7 @@ def gentle_run(*args, **how):
 
 
 def result(run, folder, **how):
-    return numbers(records.read(train.train(run, folder, **how)))
+    return numbers(records.read_record(loop.train(run, folder, **how)))
 
 
 def close(one, other):
@@ -69,7 +69,7 @@ def test_kept_statistics_and_some_of_the_clients(tmp_path):
     both(gentle_run(buffers="keep", rounds=3), tmp_path)
     assert [r["stack"] for r in result(gentle_run(participation=0.6, rounds=3), tmp_path / "p", stack=2)] == [2, 2, 2]
     alone = result(gentle_run(participation=0.6, rounds=3), tmp_path / "q")
-    for a, b in zip(alone, numbers(records.read(gentle_run(participation=0.6, rounds=3).path(tmp_path / "p")))):
+    for a, b in zip(alone, numbers(records.read_record(gentle_run(participation=0.6, rounds=3).path(tmp_path / "p")))):
         close(a, b)
 
 
@@ -89,7 +89,7 @@ def test_each_client_gets_its_own_update(tmp_path):
         return after
     run = gentle_run("Local", rounds=1, lr=0.002)
     for k in (1, 5):
-        train.train(run, tmp_path / str(k), stack=k, after=look(k))
+        loop.train(run, tmp_path / str(k), stack=k, after=look(k))
     for one, other in zip(seen[1], seen[5], strict=True):
         assert all(torch.allclose(one[k].float(), v.float(), atol=1e-5) for k, v in other.items())
     assert not torch.allclose(seen[5][0]["head.weight"], seen[5][1]["head.weight"], atol=1e-4)
@@ -106,7 +106,7 @@ def test_a_resumed_run_goes_on_stacked(tmp_path):
     def cut(event):
         raise Cut
     with pytest.raises(Cut):
-        train.train(run, tmp_path / "cut", say=cut, stack=5)
+        loop.train(run, tmp_path / "cut", say=cut, stack=5)
     assert result(run, tmp_path / "cut", stack=5) == result(run, tmp_path / "whole", stack=5)
 
 
@@ -146,12 +146,12 @@ def test_a_mistake_in_one_client_ends_all(tmp_path, monkeypatch):
         return loss(self, net, x, y, client)
     monkeypatch.setattr(MOON, "loss", fails)
     with pytest.raises(ZeroDivisionError, match="of this client"):
-        train.train(gentle_run("MOON"), tmp_path, stack=5)
+        loop.train(gentle_run("MOON"), tmp_path, stack=5)
     assert threading.active_count() == before and methods and not any("fit" in vars(m) for m in methods)
 
     def falls(self, client):
         raise ZeroDivisionError("around its training")
     monkeypatch.setattr(MOON, "local", falls)
     with pytest.raises(ZeroDivisionError, match="around its training"):
-        train.train(gentle_run("MOON"), tmp_path, stack=5)
+        loop.train(gentle_run("MOON"), tmp_path, stack=5)
     assert threading.active_count() == before

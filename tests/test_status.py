@@ -8,21 +8,23 @@ import pytest
 import small_paper
 import torch
 
-from fedlib import batch, failures, records, status, tables, train
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.core.files import Busy, locked
+from fedlib.engine import loop, records
+from fedlib.experiments import batch, failures, status, tables
 
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     text = small_paper.content('{ name = "FedAvg" }, { name = "FedProx" }', (0, 1))
     monkeypatch.setattr(tables, "PAPERS", small_paper.place(tmp_path / "papers", text))
-    return tables.load("small/t")
+    return tables.load_table("small/t")
 
 
 def keep(planned, results, seconds):
     made = {"seconds": seconds}
     rounds = [{"round": 1, "acc": {"scans": 1.0}}]
-    records.write(planned.run.path(results), {"run": planned.run.spec, "rounds": rounds, "made": made})
+    records.write_record(planned.run.path(results), {"run": planned.run.spec, "rounds": rounds, "made": made})
 
 
 class Cut(Exception):
@@ -47,10 +49,10 @@ def test_every_state_is_seen_and_the_rest_is_estimated(table, tmp_path):
     keep(two, results, 3600.0)
     assert status.overview(table, "mini", results)["left"] == 3.0       # now each row has its own
     with pytest.raises(Cut):
-        train.train(three.run, results, say=cut_after(3))
+        loop.train(three.run, results, say=cut_after(3))
     assert status.state(three, results) == "stopped" and status.begun(three, results) == 0.75
     assert status.overview(table, "mini", results)["left"] == pytest.approx(0.25 * 2 + 1)
-    with train.locked(four.run.path(results)):
+    with locked(four.run.path(results)):
         assert status.state(four, results) == "running"
     assert status.state(four, results) == "missing"
     four.run.path(results).with_suffix(".lock").touch()         # left by a killed process: nobody holds it
@@ -77,7 +79,7 @@ def test_a_measure_in_progress_is_seen_aside(table, tmp_path):
     one = table.runs("mini")[0]._replace(features=("scans",))
     aside = one.run.path(tmp_path / ".features")
     with pytest.raises(Cut):
-        train.train(one.run, tmp_path / ".features", say=cut_after(1))
+        loop.train(one.run, tmp_path / ".features", say=cut_after(1))
     assert aside.with_suffix(".partial").exists()
     assert status.state(one, tmp_path) == "stopped" and status.begun(one, tmp_path) == 0.25
 
@@ -103,8 +105,8 @@ def test_a_failure_leaves_where_why_and_the_command_and_a_success_removes_it(tab
 
     def broken(*args, **how):
         raise error
-    real = train.train
-    monkeypatch.setattr(train, "train", broken)
+    real = loop.train
+    monkeypatch.setattr(loop, "train", broken)
     with pytest.raises(type(error)):
         batch.one(one, tmp_path)
     found = failures.read(one, tmp_path)
@@ -112,7 +114,7 @@ def test_a_failure_leaves_where_why_and_the_command_and_a_success_removes_it(tab
     assert found["why"] == (str(error) or "MemoryError") and any("broken" in line for line in found["trace"])
     assert found["command"] == f"fedlib run small/t --profile mini --seeds 0 --only {one.run.digest} --device cpu"
     assert found["run"] == json.loads(json.dumps(one.run.spec)) and found["made"]["hardware"]
-    monkeypatch.setattr(train, "train", real)
+    monkeypatch.setattr(loop, "train", real)
     batch.one(one, tmp_path, say=lambda line: None)
     assert failures.read(one, tmp_path) is None and one.done(tmp_path)
 
@@ -123,17 +125,17 @@ def test_a_failure_that_cannot_be_kept_hides_no_error(table, tmp_path, monkeypat
 
     def full(path, content):
         raise UserError("cannot write: no space left")
-    monkeypatch.setattr(train, "train", broken)
+    monkeypatch.setattr(loop, "train", broken)
     monkeypatch.setattr(records, "write_bytes", full)
     with pytest.raises(ZeroDivisionError, match="the real one"):
         batch.one(table.runs("mini")[0], tmp_path)
 
 
-@pytest.mark.parametrize("error", [train.OutOfTime("in time"), train.Busy("another"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [loop.OutOfTime("in time"), Busy("another"), KeyboardInterrupt()])
 def test_a_stop_is_no_failure(table, tmp_path, monkeypatch, error):
     def stopped(*args, **how):
         raise error
-    monkeypatch.setattr(train, "train", stopped)
+    monkeypatch.setattr(loop, "train", stopped)
     with pytest.raises(type(error)):
         batch.one(table.runs("mini")[0], tmp_path)
     assert failures.read(table.runs("mini")[0], tmp_path) is None
@@ -202,5 +204,5 @@ def test_the_command(table, tmp_path, fedlib):
 
 
 def test_a_plan_knows_its_table():
-    planned = tables.load("i2pfl/table2").runs("mini")[0]
+    planned = tables.load_table("i2pfl/table2").runs("mini")[0]
     assert (planned.table, planned.profile) == ("i2pfl/table2", "mini")

@@ -10,8 +10,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedlib import prepare, records, tables
-from fedlib.errors import UserError
+from fedlib.core.errors import UserError
+from fedlib.datasets.registry import reader_of
+from fedlib.engine import records
+from fedlib.engine.run import plan
+from fedlib.experiments import tables
+from fedlib.experiments.claims import judge, judge_all, judge_claims
+from fedlib.experiments.statistics import interval
 from fedlib.methods import METHODS
 
 TABLE2 = "i2pfl/table2"
@@ -28,7 +33,7 @@ def fill(results, table, profile, accuracy):
     """Records for the runs that accuracy(row, seed) has a number for."""
     for p in table.runs(profile):
         if (value := accuracy(p.row, p.seed)) is not None:
-            records.write(p.run.path(results), a_record(p, value))
+            records.write_record(p.run.path(results), a_record(p, value))
 
 
 # runs and digests
@@ -39,7 +44,7 @@ PLAIN = {"method": "FedProx", "values": {"mu": 0.1}, "data": {"name": "mini_digi
 
 def test_a_pinned_digest():
     """If this fails, every committed record has lost its name."""
-    assert records.plan(**PLAIN).digest == "ad7afc594e51"
+    assert plan(**PLAIN).digest == "ad7afc594e51"
 
 
 CHANGES = [("method", None, "FedAvg"), ("seed", None, 1), ("values", "mu", 0.2)]
@@ -56,44 +61,44 @@ CHANGES += [("data", k, v) for k, v in dict(
 
 
 def test_the_digest_covers_every_field():
-    digests = {records.plan(**PLAIN).digest}
+    digests = {plan(**PLAIN).digest}
     for part, field, value in CHANGES:
         changed = copy.deepcopy(PLAIN)
         if field:
             changed[part][field] = value
         else:
             changed[part] = value
-        digests.add(records.plan(**{**changed, "values": {} if value == "FedAvg" else changed["values"]}).digest)
+        digests.add(plan(**{**changed, "values": {} if value == "FedAvg" else changed["values"]}).digest)
     assert len(digests) == len(CHANGES) + 1
     covered = {(part, field) for part, field, _ in CHANGES if field}
-    run = records.plan(**PLAIN)
+    run = plan(**PLAIN)
     assert covered == {("values", "mu")} | {
         (part, f.name) for part in ("data", "net", "protocol") for f in dataclasses.fields(getattr(run, part))}
 
 
 def test_the_digest_covers_the_version(monkeypatch):
-    before = records.plan(**PLAIN).digest
+    before = plan(**PLAIN).digest
     monkeypatch.setattr(METHODS["FedProx"], "version", 2)
-    assert records.plan(**PLAIN).digest != before
+    assert plan(**PLAIN).digest != before
 
 
 def test_the_digest_ignores_order_spelling_and_defaults():
     other = {"seed": "0", "protocol": {"lr": "0.1", "rounds": "3", "momentum": 0}, "net": {"net": "cnn4", "width": 0},
              "data": {"clients": "3,2,1,4", "name": "mini_digits"}, "values": {"mu": "0.1"}, "method": "FedProx"}
-    assert records.plan(**other) == records.plan(**PLAIN)
-    assert records.plan(**other).digest == records.plan(**PLAIN).digest
+    assert plan(**other) == plan(**PLAIN)
+    assert plan(**other).digest == plan(**PLAIN).digest
 
 
 def test_a_record_survives_the_file(tmp_path):
-    run = records.plan(**PLAIN)
+    run = plan(**PLAIN)
     record = {"run": run.spec, "rounds": [{"round": 1, "acc": {"scans": 1.5}}], "made": {"seconds": 1.0}}
-    records.write(run.path(tmp_path), record)
+    records.write_record(run.path(tmp_path), record)
     assert run.path(tmp_path).name == f"FedProx-{run.digest}.json"
-    assert records.read(run.path(tmp_path)) == json.loads(json.dumps(record))
+    assert records.read_record(run.path(tmp_path)) == json.loads(json.dumps(record))
 
 
 def test_a_setting_at_one_block_of_one_profile_is_nowhere_else():
-    table = tables.load("i2pfl/table2")
+    table = tables.load_table("i2pfl/table2")
     lam = {(p.block, profile): p.run.settings["lam"] for profile in tables.PROFILES for p in table.runs(profile, [0])
            if p.row == "FedPLVM"}
     assert {at for at, value in lam.items() if value == 1} == {("mini", "mini"), ("pacs", "lite"), ("pacs_all", "lite")}
@@ -104,7 +109,7 @@ def test_a_setting_at_one_block_of_one_profile_is_nowhere_else():
 
 @pytest.mark.parametrize("ident", tables.idents())
 def test_every_table_can_be_planned(ident):
-    table = tables.load(ident)
+    table = tables.load_table(ident)
     rows = {r["name"]: r.get("method", r["name"]) for r in table.rows}
     assert len(rows) == len(table.rows) and table.blocks and len(table.seeds) >= 2
     assert set(rows.values()) <= set(METHODS)
@@ -114,7 +119,7 @@ def test_every_table_can_be_planned(ident):
         runs = table.runs(profile)
         assert runs and len({p.run.digest for p in runs}) == len(runs)      # no two cells share a run
         for p in runs:
-            domains = list(p.run.data.domains or prepare.module(p.run.data.name).DOMAINS)
+            domains = list(p.run.data.domains or reader_of(p.run.data.name).DOMAINS)
             assert table.transfer or list(table.blocks[p.block]["columns"]) == domains
             assert p.run.data.unseen == ((p.unseen,) if table.leave_one_out else ())
             assert p.run.method == rows[p.row] and p.seed == p.run.seed
@@ -149,7 +154,7 @@ def test_claims_name_rows_blocks_and_settings_that_exist():
     assert len(ids) == len(set(ids)) > 0
     fields = {"id", "source", "says", "table", "block", "setting", "better", "than"}
     for ident, c, _ in claims():
-        table = tables.load(ident)
+        table = tables.load_table(ident)
         assert c["setting"] in {*table.blocks[c["block"]]["columns"], "avg"}, c["id"]
         assert {c["better"], *c["than"]} <= {r["name"] for r in table.rows}, c["id"]
         assert c["better"] not in c["than"] and c["than"], c["id"]
@@ -163,7 +168,7 @@ def test_printed_margins_are_the_printed_numbers():
 
 
 def test_mini_stands_beside_nothing_printed():
-    table = tables.load(TABLE2)
+    table = tables.load_table(TABLE2)
     assert not {b for b, content in table.blocks.items() if "mini" in content} & set(table.printed.dataset)
     assert tables.shown_blocks(table, "mini") == ["mini"]
     assert tables.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all"]
@@ -171,9 +176,9 @@ def test_mini_stands_beside_nothing_printed():
 
 def test_unknown_names():
     with pytest.raises(UserError, match="did you mean 'i2pfl/table2'"):
-        tables.load("i2pfl/tabel2")
+        tables.load_table("i2pfl/tabel2")
     with pytest.raises(UserError, match="did you mean 'lite'"):
-        tables.load(TABLE2).runs("light")
+        tables.load_table(TABLE2).runs("light")
 
 
 # reading
@@ -198,21 +203,21 @@ def test_selection_of_few_rounds_and_without_validation():
 
 def test_an_unknown_selection_is_named_before_there_are_records(tmp_path):
     with pytest.raises(UserError, match="unknown selection"):
-        tables.values(tables.load(TABLE2), "mini", tmp_path, "median")
+        tables.values(tables.load_table(TABLE2), "mini", tmp_path, "median")
 
 
 def test_interval_is_students():
     sample = [57.1, 58.4, 56.9]
-    mean, half = tables.interval(sample)
+    mean, half = interval(sample)
     assert mean == pytest.approx(57.46666667)
     low, high = stats.t.interval(0.95, 2, sum(sample) / 3, stats.sem(sample))
     assert (mean - half, mean + half) == pytest.approx((low, high))
     assert half == pytest.approx(4.302652730 * 0.8144527 / 3 ** 0.5, rel=1e-6)      # t and s worked out by hand
-    assert math.isnan(tables.interval([1.0])[1]) and math.isnan(tables.interval([])[0])
+    assert math.isnan(interval([1.0])[1]) and math.isnan(interval([])[0])
 
 
 def test_comparison_cell_by_cell(tmp_path):
-    table = tables.load(TABLE2)
+    table = tables.load_table(TABLE2)
     fill(tmp_path, table, "lite", lambda row, seed: {"FedAvg": 50.0 + seed, "MOON": 60.0}.get(row))
     cells = tables.compare(table, "lite", tmp_path).set_index(["block", "setting", "row"])
     avg = cells.loc["office", "caltech", "FedAvg"]
@@ -231,7 +236,7 @@ def test_comparison_cell_by_cell(tmp_path):
 
 
 def test_a_record_of_another_profile_fills_no_cell(tmp_path):
-    table = tables.load(TABLE2)
+    table = tables.load_table(TABLE2)
     fill(tmp_path, table, "paper", lambda row, seed: 99.0)
     fill(tmp_path, table, "mini", lambda row, seed: 99.0)
     assert tables.values(table, "lite", tmp_path).empty
@@ -240,12 +245,12 @@ def test_a_record_of_another_profile_fills_no_cell(tmp_path):
 
 
 def test_a_leave_one_out_table_reads_the_unseen_domain_and_averages_only_whole_rows(tmp_path):
-    table = tables.load("i2pfl/table3")
+    table = tables.load_table("i2pfl/table3")
     for i, p in enumerate(x for x in table.runs("mini", [0, 1]) if x.row == "FedAvg"):
         if (p.seed, p.unseen) != (1, "street"):
             record = a_record(p, 99.0)
             record["rounds"][0]["unseen"] = {p.unseen: 10.0 * (i + 1)}
-            records.write(p.run.path(tmp_path), record)
+            records.write_record(p.run.path(tmp_path), record)
     found = tables.values(table, "mini", tmp_path).set_index(["setting", "seed"]).value
     assert found.to_dict() == {("scans", 0): 10, ("blended", 0): 20, ("printed", 0): 30, ("street", 0): 40,
                                ("scans", 1): 50, ("blended", 1): 60, ("printed", 1): 70, ("avg", 0): 25}
@@ -255,13 +260,13 @@ def test_a_leave_one_out_table_reads_the_unseen_domain_and_averages_only_whole_r
 
 def test_a_row_is_read_at_the_time_it_says(tmp_path):
     rows = [{"name": "FedAvg"}, {"name": "FedPer", "when": "after"}, {"name": "Local", "when": "after"}]
-    table = dataclasses.replace(tables.load(TABLE2), rows=rows)
+    table = dataclasses.replace(tables.load_table(TABLE2), rows=rows)
     for p in table.runs("mini"):
         record = a_record(p, 10.0, rounds=2)
         if p.row != "Local":        # a record of one time
             record["rounds"][1]["after"] = dict.fromkeys(p.run.data.domains, 30.0)
             record["rounds"][0]["after"] = dict.fromkeys(p.run.data.domains, 50.0)
-        records.write(p.run.path(tmp_path), record)
+        records.write_record(p.run.path(tmp_path), record)
 
     def ours(**how):
         cells = tables.compare(table, "mini", tmp_path, **how)
@@ -273,28 +278,28 @@ def test_a_row_is_read_at_the_time_it_says(tmp_path):
 
 
 def test_blocks_side_by_side(tmp_path):
-    table = tables.load(TABLE2)
+    table = tables.load_table(TABLE2)
     fill(tmp_path, table, "mini", lambda row, seed: 50.0 if row == "FedAvg" else None)
-    shown = tables.beside(table, tables.compare(table, "mini", tmp_path))
+    shown = tables.side_by_side(table, tables.compare(table, "mini", tmp_path))
     assert list(shown.index) == [r["name"] for r in table.rows]
     mini = table.blocks["mini"]["title"]
     assert shown.loc["FedAvg", mini] == "– | 50.0 ± 0.0" and shown.loc["FedProx", mini] == "– | –"
     assert list(shown.columns) == [b["title"] for b in table.blocks.values()]
     bare = dataclasses.replace(table, printed=table.printed[:0])
-    assert list(tables.beside(bare, tables.compare(bare, "mini", tmp_path)).columns) == [mini]
+    assert list(tables.side_by_side(bare, tables.compare(bare, "mini", tmp_path)).columns) == [mini]
 
 
 def test_a_variant_of_a_block_stands_beside_the_papers_numbers(tmp_path):
-    cells = tables.compare(tables.load(TABLE2), "lite", tmp_path).set_index(["block", "setting", "row"])
+    cells = tables.compare(tables.load_table(TABLE2), "lite", tmp_path).set_index(["block", "setting", "row"])
     assert cells.loc["pacs_all", "avg", "FedAvg"].printed == cells.loc["pacs", "avg", "FedAvg"].printed == 77.43
 
 
 def test_a_row_overrides_its_methods_settings_and_those_of_the_block():
-    settings = {(p.row, p.block): p.run.settings for p in tables.load("i2pfl/table4").runs("paper", [0])}
+    settings = {(p.row, p.block): p.run.settings for p in tables.load_table("i2pfl/table4").runs("paper", [0])}
     assert [settings["full", b]["lam_intra"] for b in ("digits", "office", "pacs")] == [10, 10, 2]
     assert [settings["full", b]["tau"] for b in ("digits", "office", "pacs")] == [0.07, 0.02, 0.04]
     assert {settings["w/o APA", b]["lam_intra"] for b in ("digits", "office", "pacs")} == {0}
-    equal = tables.load("i2pfl/table7").runs("paper", [0])
+    equal = tables.load_table("i2pfl/table7").runs("paper", [0])
     assert {p.block: p.run.data.clients for p in equal} == {"digits": (5,) * 4, "office": (3,) * 4, "pacs": (3,) * 4}
 
 
@@ -320,29 +325,29 @@ def lines(**rows):
     ({}, "not run", "no records of new, x, y")])
 def test_verdicts(rows, verdict, evidence):
     elsewhere = lines(new=[0, 0], x=[99, 99], y=[99, 99]).assign(block="other")     # must not matter
-    assert tables.verdict(CLAIM, pd.concat([lines(**rows), elsewhere])) == {"verdict": verdict, "evidence": evidence}
+    assert judge(CLAIM, pd.concat([lines(**rows), elsewhere])) == {"verdict": verdict, "evidence": evidence}
 
 
 def test_verdicts_of_a_table_come_from_its_records(tmp_path):
-    table = tables.load(TABLE2)
+    table = tables.load_table(TABLE2)
     fill(tmp_path, table, "paper", lambda row, seed: 80.0 + seed if row == "MOON" else 70.0)
-    judged = tables.verdicts(table, "paper", tmp_path).set_index("id")
+    judged = judge_claims(table, "paper", tmp_path).set_index("id")
     assert judged.loc["table2-pacs-best"].verdict == "not reproduced"
     assert judged.loc["table2-pacs-contrastive-moon"].verdict == "reproduced"
-    assert set(tables.verdicts(table, "lite", tmp_path).verdict) == {"not run"}
+    assert set(judge_claims(table, "lite", tmp_path).verdict) == {"not run"}
 
 
 def test_every_claim_is_judged_once_by_the_strongest_profile_that_decides_it(tmp_path):
-    every = tables.judged(tmp_path)
-    assert list(every.id) == [c["id"] for ident in tables.idents() for c in tables.load(ident).claims]
+    every = judge_all(tmp_path)
+    assert list(every.id) == [c["id"] for ident in tables.idents() for c in tables.load_table(ident).claims]
     assert set(every.verdict) == {"not run"} and set(every.profile) == {""}
 
-    table = tables.load(TABLE2)
+    table = tables.load_table(TABLE2)
     fill(tmp_path, table, "lite", lambda row, seed: 80.0 + seed if row == "MOON" else 70.0)
-    lite = tables.judged(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
+    lite = judge_all(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
     assert (lite.profile, lite.verdict, lite.paper, lite.table) == ("lite", "reproduced", "i2pfl", "table2")
     fill(tmp_path, table, "paper", lambda row, seed: 60.0 if row == "MOON" else 70.0)
-    every = tables.judged(tmp_path).set_index("id")
+    every = judge_all(tmp_path).set_index("id")
     paper = every.loc["table2-pacs-contrastive-moon"]
     assert (paper.profile, paper.verdict, paper.evidence[:6]) == ("paper", "not reproduced", "-10.00")
     assert every.loc["table3-pacs-best"].profile == ""      # of a table that has no records

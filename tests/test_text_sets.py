@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedlib.readers import ag_news, amazon_reviews
 from scipy.io import savemat
 from scipy.sparse import coo_matrix
 from sklearn.datasets import dump_svmlight_file
 
-from data_scripts import ag_news, amazon_reviews
-from fedlib.errors import UserError
-from fedlib.prepare import TEST, TRAIN
+from fedlib.core.errors import UserError
+from fedlib.datasets.prepare import TEST, TRAIN
 
 RAW = os.environ.get("FEDLIB_RAW")
 needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")

@@ -1,15 +1,16 @@
 """A small part of mini_digits, so that a test may train many times: per class 5 train, 2 val and 3 test images."""
 import torch
 
-from fedlib import mini_digits, prepare
+from fedlib.datasets import mini_digits, prepare
 
 NAME, TITLE, CLASSES, DOMAINS, SIZES = "tiny_digits", "Tiny digits", mini_digits.CLASSES, mini_digits.DOMAINS, (28,)
+BUILT_IN = True
 ABOUT = {"source": "mini_digits", "licence": "as mini_digits", "citation": "", "split": "the first of each class"}
 COUNTS = {prepare.TRAIN: 5, prepare.VAL: 2, prepare.TEST: 3}
 
 
 def read(root, size, say):
-    tensors = prepare.load("mini_digits").tensors
+    tensors = prepare.load_set("mini_digits").tensors
     domains = {}
     for d in DOMAINS:
         x, y, part = (torch.as_tensor(tensors[f"{d}/{k}"]) for k in ("x", "y", "part"))

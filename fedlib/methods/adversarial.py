@@ -5,12 +5,12 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
-from fedlib.data import Split, batches
-from fedlib.losses import class_means, cosines
+from fedlib.core.federation import Split, batches
+from fedlib.core.losses import class_means, cosines
+from fedlib.core.params import NORM, load_params, names, snapshot
+from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method
-from fedlib.nets import HiddenLayers
-from fedlib.params import NORM, load, names, read
-from fedlib.seeds import generator, key
+from fedlib.models.nets import HiddenLayers
 
 SERVER = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}        # of the server's optimisers in FedPall's code
 
@@ -45,7 +45,7 @@ class ADCOL(FedAvg):
     def local(self, client):
         if "amplifier" in client.got:
             amplifier = HiddenLayers(client.net.dim, len(client.got["amplifier"]["6.weight"]), bias=False)
-            amplifier = load(amplifier, client.got["amplifier"]).to(client.train.y.device)
+            amplifier = load_params(amplifier, client.got["amplifier"]).to(client.train.y.device)
             client.scratch["amplifier"] = amplifier.requires_grad_(False).train()
         super().local(client)
 
@@ -92,7 +92,7 @@ class ADCOL(FedAvg):
         """The entries and momenta of a net of the server after this round's epochs on features `(N, D)`."""
         params, moves = getattr(self, f"{name}_") or fresh(net, key(self.seed, name)), getattr(self, f"{name}_moves_")
         draws = generator(self.seed, name, int(self.number_))
-        return trained(load(net, params), moves, split, self.protocol.batch, self.server_epochs, draws)
+        return trained(load_params(net, params), moves, split, self.protocol.batch, self.server_epochs, draws)
 
 
 @method
@@ -129,7 +129,7 @@ class FedPall(ADCOL):
     def setup(self, net):
         super().setup(net)
         self.head = copy.deepcopy(net.head)
-        self.classifier_, self.classifier_moves_ = read(net.head), {}
+        self.classifier_, self.classifier_moves_ = snapshot(net.head), {}
         self.protos_ = torch.zeros(net.head.out_features, net.dim)
         self.seen_ = torch.zeros(net.head.out_features, dtype=torch.bool)
 
@@ -139,7 +139,7 @@ class FedPall(ADCOL):
 
     def local(self, client):
         if self.replace:
-            load(client.net.head, client.got["classifier"])
+            load_params(client.net.head, client.got["classifier"])
         super().local(client)
 
     def loss(self, net, x, y, client):
@@ -183,7 +183,7 @@ def fresh(net, seed: int) -> dict:
     """The entries of the net with new random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return read(net.apply(lambda module: getattr(module, "reset_parameters", lambda: None)()))
+        return snapshot(net.apply(lambda module: getattr(module, "reset_parameters", lambda: None)()))
 
 
 def trained(net, moves: dict, split, batch: int, epochs: int, gen) -> tuple[dict, dict]:
@@ -198,7 +198,7 @@ def trained(net, moves: dict, split, batch: int, epochs: int, gen) -> tuple[dict
             opt.zero_grad(set_to_none=True)
             F.cross_entropy(net(z), y).backward()
             opt.step()
-    return read(net), {k: opt.state[p]["momentum_buffer"] for k, p in net.named_parameters() if p in opt.state}
+    return snapshot(net), {k: opt.state[p]["momentum_buffer"] for k, p in net.named_parameters() if p in opt.state}
 
 
 def attraction(z, y, protos, seen, tau: float, form: str):

@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
-from fedlib import settings
-from fedlib.data import as_input, batches
-from fedlib.errors import pick
-from fedlib.params import buffers, load, mean, read
-from fedlib.seeds import generator
+from fedlib.core import settings
+from fedlib.core.errors import pick
+from fedlib.core.federation import as_input, batches
+from fedlib.core.params import buffers, load_params, mean, snapshot
+from fedlib.core.seeds import generator
 
 METHODS: dict[str, type] = {}
 
@@ -81,6 +81,8 @@ class FedAvg:
     classes: ClassVar[list] = []                      # their names, set by the loop; for what makes texts of them
     domains: ClassVar[list] = []                      # of the federation, by name; set by the loop
     measured: ClassVar[dict] = {}                     # what the server says of a round: numbers for the record
+    stackable: ClassVar[bool] = True                  # may steps of several clients be computed together?
+    at_once: ClassVar[int] = 1024                     # samples of a test batch
 
     @property
     def personal(self) -> bool:
@@ -96,7 +98,7 @@ class FedAvg:
     def setup(self, net):
         """Server state from the initial net."""
         net = self.equip(net)
-        self.global_ = read(net, without=self.stays(net))
+        self.global_ = snapshot(net, without=self.stays(net))
         self.trained = [k for k, _ in net.named_parameters() if k in self.global_]     # names, the same at every start
 
     def broadcast(self, client_id: str) -> dict:
@@ -118,7 +120,7 @@ class FedAvg:
 
     def receive(self, client, got: dict):
         """Load what came down; what stays at the client is not in it (all of it may: an empty dict does not travel)."""
-        load(client.net, got.get("params", {}))
+        load_params(client.net, got.get("params", {}))
 
     def local(self, client):
         """Local training in one round."""
@@ -158,7 +160,7 @@ class FedAvg:
 
     def upload(self, client) -> dict:
         """What travels up."""
-        return {"params": read(client.net, without=self.stays(client.net)), "n": torch.tensor(len(client.train))}
+        return {"params": snapshot(client.net, without=self.stays(client.net)), "n": torch.tensor(len(client.train))}
 
     def adapt(self, client):
         """Personalisation after a download, before the test."""
@@ -166,6 +168,15 @@ class FedAvg:
     def predict(self, net, x, client):
         """Logits `(B, classes)` for a batch."""
         return net(x)
+
+    # what probes ask for
+
+    def vectors(self, net, client):
+        """Features of the classes' texts `(C, D)`, of methods that learn prompts."""
+
+    def noisy(self, z, y, client):
+        """What a client that sends features would send of z `(N, D)`, labels y `(N,)`."""
+        return z
 
 
 OPTIMISERS = {

@@ -5,10 +5,10 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from fedlib import settings
-from fedlib.errors import UserError
+from fedlib.core import settings
+from fedlib.core.errors import UserError
+from fedlib.core.params import load_params, mean, snapshot, sq_dist
 from fedlib.methods.base import FedAvg, method
-from fedlib.params import load, mean, read, sq_dist
 
 
 @method
@@ -62,7 +62,7 @@ class MOON(FedAvg):
         client.scratch["global"] = frozen(client.net, client.got["params"])
         client.scratch["previous"] = frozen(client.net, previous)
         super().local(client)
-        client.state["previous"] = read(client.net)
+        client.state["previous"] = snapshot(client.net)
 
     def loss(self, net, x, y, client):
         z = net.body(x)
@@ -118,7 +118,7 @@ class FedDyn(Corrected):
 
     def local(self, client):
         super().local(client)
-        step = self.change(client.got["params"], {"params": read(client.net)})
+        step = self.change(client.got["params"], {"params": snapshot(client.net)})
         client.state["l"] = {k: l + step[k] for k, l in client.state.get("l", zeros(client.net)).items()}
 
     def change(self, w, upload):
@@ -160,7 +160,7 @@ class SCAFFOLD(Corrected):
         w, c, c_k = client.got["params"], client.got["c"], client.state.get("c", zeros(client.net))
         tilt = client.scratch["tilt"] = {k: self.scale * (c[k] - c_k[k]) for k in c}
         super().local(client)
-        y, far = read(client.net), reach(self.protocol, len(client.scratch["losses"]))
+        y, far = snapshot(client.net), reach(self.protocol, len(client.scratch["losses"]))
         client.scratch["change"] = {k: (w[k] - y[k]) / far - tilt[k] - c_k[k] for k in c}
         client.state["c"] = {k: c_k[k] + d for k, d in client.scratch["change"].items()}
 
@@ -238,7 +238,7 @@ class DBE(FedAvg):
 
 def frozen(net, params: dict):
     """A copy of the net with these entries, without gradients, in evaluation mode."""
-    return load(copy.deepcopy(net), params).requires_grad_(False).eval()
+    return load_params(copy.deepcopy(net), params).requires_grad_(False).eval()
 
 
 def before(client_id: str, ids) -> str:

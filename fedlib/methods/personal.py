@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedlib.data import as_input, batches
+from fedlib.core.federation import as_input, batches
+from fedlib.core.params import buffers, load_params, mean, snapshot, sq_dist
+from fedlib.core.seeds import generator
 from fedlib.methods.base import FedAvg, autocast, method
-from fedlib.params import buffers, load, mean, read, sq_dist
-from fedlib.seeds import generator
 
 
 class Personal(FedAvg):
@@ -32,9 +32,9 @@ class Ditto(Personal):
     limit = dict(mu=0.0), "Local"        # with as many personal_epochs as the protocol's epochs
 
     def local(self, client):
-        personal = load(copy.deepcopy(client.net), client.state.get("personal", client.got["params"]))
+        personal = load_params(copy.deepcopy(client.net), client.state.get("personal", client.got["params"]))
         self.fit(personal, client, self.near_global, self.personal_epochs)
-        client.state["personal"] = read(personal)
+        client.state["personal"] = snapshot(personal)
         super().local(client)
 
     def near_global(self, net, x, y, client):
@@ -70,15 +70,15 @@ class pFedMe(Personal):
         self.global_ |= {k: w[k].lerp(self.global_[k], self.beta) for k in self.trained}
 
     def local(self, client):
-        client.scratch["w"] = read(client.net, without=buffers(client.net))
+        client.scratch["w"] = snapshot(client.net, without=buffers(client.net))
         super().local(client)
-        client.state["personal"] = read(client.net)
-        load(client.net, client.scratch["w"])
+        client.state["personal"] = snapshot(client.net)
+        load_params(client.net, client.scratch["w"])
 
     def step(self, net, x, y, client, opt, loss):
         for _ in range(self.K):
             value = super().step(net, x, y, client, at_rate(opt, self.personal_rate), self.near_own)
-        theta, w = read(net), client.scratch["w"]
+        theta, w = snapshot(net), client.scratch["w"]
         client.scratch["w"] = {k: v.lerp(theta[k], (self.eta or self.protocol.lr) * self.lam) for k, v in w.items()}
         return value
 
@@ -112,12 +112,12 @@ class PerFedAvg(FedAvg):
         super().local(client)
 
     def step(self, net, x, y, client, opt, loss):
-        w = read(net, without=buffers(net))
+        w = snapshot(net, without=buffers(net))
         self.inner(net, next(client.scratch["beside"]), client)
-        there = read(net)
+        there = snapshot(net)
         value = super().step(net, x, y, client, at_rate(opt, self.beta), loss)      # the gradient at w' ...
-        after = read(net)
-        load(net, {k: after[k] + (v - there[k]) for k, v in w.items()})             # ... moves w
+        after = snapshot(net)
+        load_params(net, {k: after[k] + (v - there[k]) for k, v in w.items()})             # ... moves w
         return value
 
     def inner(self, net, batch, client):
@@ -134,11 +134,11 @@ class Own(FedAvg):
     personal = True
 
     def receive(self, client, got):
-        load(client.net, client.state.get("own", got.get("params", {})))
+        load_params(client.net, client.state.get("own", got.get("params", {})))
 
     def local(self, client):
         super().local(client)
-        client.state["own"] = read(client.net)
+        client.state["own"] = snapshot(client.net)
 
 
 @method
@@ -212,11 +212,11 @@ class FedFomo(Own):
     def local(self, client):
         whole = client.train
         client.train, held = hold_out(client, self.held)
-        old = load(copy.deepcopy(client.net), client.state.get("old", {})).eval()
+        old = load_params(copy.deepcopy(client.net), client.state.get("old", {})).eval()
         client.scratch["weights"] = weights = worth(old, client.got.get("models", {}), held, self.protocol)
         models, p = [client.got["models"][j] for j in weights], [max(0.0, float(v)) for v in weights.values()]
-        load(client.net, mean(models, p) if sum(p) else {})
-        client.state["old"] = read(client.net)
+        load_params(client.net, mean(models, p) if sum(p) else {})
+        client.state["old"] = snapshot(client.net)
         super().local(client)
         client.train = whole
 

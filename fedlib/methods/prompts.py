@@ -1,106 +1,238 @@
-"""Texts stand for the classes: features are drawn to what an encoder makes of the classes' names."""
+"""Learned prompts: contexts in the text tower of a frozen encoder are what clients train and exchange."""
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.func import functional_call
 
-from fedlib.losses import cosines
-from fedlib.methods.base import method
-from fedlib.methods.sharing import FedPer
-from fedlib.params import mean, read
-from fedlib.seeds import key
-from fedlib.text import Encoder, Labels, encoder, prompts
+from fedlib.core.errors import UserError
+from fedlib.core.federation import as_input
+from fedlib.core.losses import cosines, frame, lmmd
+from fedlib.core.seeds import generator, key
+from fedlib.methods.base import FedAvg, method
+
+TEST_BATCH = 64     # images whose mean feature modulates a prompt at a test, as FedDEAP's code has it
 
 
 @method
-class FedDTR(FedPer):
-    """CE(h_k(z + sg P_k) + sg h(z), y) + u (CE(s cos(z, T), y) + CE(s cos(sg z, T_k), y)); P_k = sum_c pi_k(c) T_k^c.
+class ZeroShot(FedAvg):
+    """argmax_c cos(z, g(prompt of c)): the encoder as it is, nothing is trained (Radford et al., arXiv:2103.00020).
 
-    z: features `(B, D)`; T_k: what the client's text encoder makes of the classes' names `(C, D)`, T: the same at the
-    start of the round, fixed; pi_k: the client's class frequencies; sg: no gradient. FedAvg of bodies and text
-    encoders; each client keeps its head h_k, and the average h of what all sent stands beside it, fixed.
-
-    The defaults are the released code, FibonacciZ/FedDTR, where s is 100 (the paper prints none) and text = "embedding"
-    is a free vector for each class: no text goes in. The paper's encoder is text = "mlp". freeze = False: T_k in the
-    place of T (Eq. 1). detach = False: gradients pass through P_k and h (open in the paper). alone: nothing is shared.
-    Zhang et al., FedDTR (no preprint).
+    It belongs on net = "identity": a net with weights of its own would be tested as it was drawn.
     """
-    text: Encoder = "embedding"
-    layers: int = 1                      # of the mlp
-    labels: Labels = "names"             # what stands for a class in its prompt
-    scale: float = 100.0                 # s
-    u: float = 1.0
-    prior: bool = True
-    dual: bool = True                    # the averaged head beside the own one
-    freeze: bool = True
-    detach: bool = True
-    alone: bool = False
-    limit = dict(u=0.0, prior=False, dual=False), "FedPer"
-    least = dict(layers=1)
-
-    def equip(self, net):
-        if (self.u or self.prior) and not hasattr(net, "text"):
-            names = self.classes or [str(c) for c in range(net.head.out_features)]
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(key(self.seed, "text"))
-                made = encoder(self.text, prompts(names, self.labels), net.dim, self.layers)
-            net.text = made.to(next(net.parameters()).device)
-        return net
-
-    # server
-
-    def setup(self, net):
-        super().setup(net)
-        self.head_ = read(net.head)
-
-    def broadcast(self, client_id):
-        return super().broadcast(client_id) | ({"head": self.head_} if self.dual else {})
-
-    def aggregate(self, uploads):
-        super().aggregate(uploads)
-        if self.dual:
-            self.head_ = mean([u["head"] for u in uploads.values()], self.client_weights(uploads))
-
-    # client
-
-    def private(self, net):
-        return set(net.state_dict()) if self.alone else super().private(net)
-
-    def upload(self, client):
-        return super().upload(client) | ({"head": read(client.net.head)} if self.dual else {})
+    limit = "there is nothing to turn off"
+    stackable = False
 
     def local(self, client):
-        if self.u and self.freeze:
-            with torch.no_grad():
-                client.scratch["anchors"] = client.net.text().clone()
-        super().local(client)
+        """No training."""
+
+
+@method
+class FedCLIP(FedAvg):
+    """(CE(s z_i t_{y_j}, i) + CE(s t_{y_i} z_j, i)) / 2: CLIP's contrastive loss of a batch, for an adapter behind it.
+
+    z: the adapter's features `(B, D)`; t: the classes' vectors, a frozen head. Two images of one class in a batch are
+    each other's negatives, as in the released code. symmetric = False: cross-entropy over the classes.
+    Lu et al., 2023, arXiv:2302.13485.
+    """
+    symmetric: bool = True
+    limit = dict(symmetric=False), "FedAvg"
 
     def loss(self, net, x, y, client):
-        z, own = net.body(x), net.text() if self.u or self.prior else None
-        value = F.cross_entropy(self.logits(net, z, own, client), y)
-        if self.u and self.freeze:
-            value = value + self.u * (self.aligned(z, client.scratch["anchors"], y) + self.aligned(z.detach(), own, y))
-        elif self.u:
-            value = value + self.u * self.aligned(z, own, y)
-        return value
+        return self.matched(net.head(net.body(x)), y)
 
-    def aligned(self, z, texts, y):
-        """CE(s cos(z, T), y)."""
-        return F.cross_entropy(self.scale * cosines(z, texts), y)
+    def matched(self, logits, y):
+        """The loss of logits `(B, C)`."""
+        if not self.symmetric:
+            return F.cross_entropy(logits, y)
+        pairs, own = logits[:, y], torch.arange(len(y), device=y.device)    # image i against the text of image j
+        return (F.cross_entropy(pairs, own) + F.cross_entropy(pairs.T, own)) / 2
 
-    def logits(self, net, z, texts, client):
-        """h_k(z + P_k) + h(z)."""
-        inside = z + self.fixed(frequencies(client, net.head.out_features) @ texts) if self.prior else z
-        if not self.dual:
-            return net.head(inside)
-        return net.head(inside) + self.fixed(functional_call(net.head, client.got["head"], z))
 
-    def fixed(self, value):
-        return value.detach() if self.detach else value
+@method
+class FACMIC(FedCLIP):
+    """FedCLIP + lam LMMD(z, z'): features of the client's own test images, without labels, are drawn to its classes.
+
+    It looks at test images while it trains, which no other method here does: its accuracy is transductive. The
+    predictions of z' stand for their classes. Wu et al., MICCAI 2024, arXiv:2410.14707.
+    """
+    lam: float = 1.0
+    limit = dict(lam=0.0), "FedCLIP", "cnn4"     # the pass over z' moves batch-norm statistics
+
+    def loss(self, net, x, y, client):
+        gen = generator(client.seed, "unlabelled", client.round, client.id, len(client.scratch.get("losses", [])))
+        some = torch.randint(len(client.test), (len(y),), generator=gen).to(y.device)
+        z, other = net.body(x), net.body(as_input(client.test.x[some], client.test.normal))
+        logits = net.head(z)
+        classes = F.one_hot(y, logits.shape[1]).float(), net.head(other).detach().softmax(1)
+        return self.matched(logits, y) + self.lam * lmmd(z, classes[0], other, classes[1])
+
+
+@method
+class PromptFL(FedAvg):
+    """CE(s cos(z, g([V, e_c])), y) over contexts V `(C, m, W)`: FedAvg of V, nothing else travels.
+
+    specific = False: one context for all classes, as PromptFL and CoOp have it; FedAPT's and FedDEAP's code learns one
+    for each. tune_epochs: before a test a client goes on with a V of its own, and forgets it.
+    Guo et al., IEEE TMC 2023, arXiv:2208.11625.
+    """
+    tokens: int = 16                     # m
+    specific: bool = True
+    tune_epochs: int = 0
+    least = dict(tokens=1)
+    stackable = False                    # the text tower keeps what it computed last
+    limit = "no setting turns it off: without a context it is ZeroShot"
+
+    personal = property(lambda self: self.tune_epochs > 0)
+
+    def equip(self, net):
+        if not hasattr(net.head, "learn"):
+            raise UserError(f"{type(self).__name__} learns prompts: take net = identity and head = prompts")
+        if net.head.context is None:
+            net.head.context = net.head.learn(self.tokens, self.specific, generator(self.seed, "context"))
+        return net
+
+    def adapt(self, client):
+        if self.tune_epochs:
+            self.fit(client.net, client, self.loss, self.tune_epochs)
+
+    def vectors(self, net, client):
+        """The texts' features `(C, D)` of a test."""
+        return net.head.texts(net.head.context)
+
+
+@method
+class FedAPT(PromptFL):
+    """V_k = V + V * key_k, key_k ~ U(0, 1) fixed for domain k; a query q `(D, N)` learns the domain of an image.
+
+    A test mixes the keys for each image: a = softmax(standardised q z / t) and V + V * sum_k a_k key_k, a text pass for
+    each image and class. At t = 0.01 a is nearly one-hot: mix = "nearest" takes its largest, N passes in all.
+    Su et al., 2024, arXiv:2211.07864.
+    """
+    t: float = 0.01
+    mix: Literal["nearest", "each"] = "nearest"
+    limit = "no setting turns it off: keys of zero are PromptFL beside a query that nothing depends on"
+
+    def equip(self, net):
+        net = super().equip(net)
+        if not hasattr(net, "query"):
+            count, (_, m, width) = len(self.domains), net.head.context.shape
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(self.seed, "query"))
+                net.query = nn.Linear(net.head.in_features, count, bias=False).to(net.head.words.device)
+            keys = torch.rand(count, 1, m, width, generator=generator(self.seed, "keys"))
+            net.register_buffer("keys", keys.to(net.head.words.device), persistent=False)
+        return net
+
+    def loss(self, net, x, y, client):
+        z, k = net.body(x), self.domains.index(client.domain)
+        t = net.head.texts(net.head.context * (1 + net.keys[k]))
+        return F.cross_entropy(net.head.logits(z, t), y) + F.cross_entropy(net.query(z), torch.full_like(y, k))
 
     def predict(self, net, x, client):
-        return self.logits(net, net.body(x), net.text() if self.prior else None, client)
+        z = net.body(x)
+        q = net.query(z)
+        a = ((q - q.mean(1, keepdim=True)) / q.std(1, correction=0, keepdim=True).clamp(min=1e-6) / self.t).softmax(1)
+        if self.mix == "nearest":
+            return net.head.logits(z, net.head.texts(net.head.context * (1 + net.keys))[a.argmax(1)])
+        keys = torch.einsum("bn,ncmw->bcmw", a, net.keys)
+        return torch.cat([net.head.logits(part, net.head.texts(net.head.context * (1 + some)))
+                          for part, some in zip(z.split(TEST_BATCH), keys.split(TEST_BATCH), strict=True)])
 
 
-def frequencies(client, classes: int) -> torch.Tensor:
-    """pi(c) = n_c / n in the client's training split, `(C,)`."""
-    return client.train.y.bincount(minlength=classes) / len(client.train)
+@method
+class FedDEAP(PromptFL):
+    """CE(s cos(z, t), y), t_c = g([P_G^c, P_D^c * mean z, e_c]): P_G is averaged, P_D stays; frames shape both.
+
+    Networks T_S, T_D (D, D/2, D) turn image features to the vectors E_S^y of their class and E_D^k of their domain in
+    equiangular frames: CE(cos(T(z), E) / etf_temp). With the networks held, P_G also follows CE(cos(T_S(t_c), E_S), c)
+    with weight lam1, P_D CE(cos(T_D(t_c), E_D), k) with lam2. P_G, T_S and T_D are averaged; P_D is the client's.
+
+    mode = "as_released": texts pass the networks without gradient, so lam1 and lam2 do nothing, and P_D gets the
+    gradient of the first loss twice. modulation is the mean feature at a test: of the client's training images; as
+    released of each batch of 64 test images in the order of the files, nearly one class a batch, which tells the label;
+    of shuffled batches; of each image alone; or "none", no product in training either. As released training images come
+    class by class too (the protocol's order = "classes"): only then does P_D learn what such a mean tells.
+    Its paper: arXiv:2510.18837.
+    """
+    local_tokens: int = 16               # of P_D; 0: none
+    lam1: float = 1.0
+    lam2: float = 1.0
+    networks: bool = True
+    mode: Literal["paper", "as_released"] = "paper"
+    modulation: Literal["train_mean", "batch_sorted", "batch_shuffled", "per_sample", "none"] = "train_mean"
+    etf_temp: float = 1.0
+    at_once = 1_000_000                  # batches of a test are cut from the whole of it; features are small
+    limit = dict(local_tokens=0, networks=False), "PromptFL"
+
+    personal = property(lambda self: self.local_tokens > 0 or self.tune_epochs > 0)
+
+    def equip(self, net):
+        net = super().equip(net)
+        if self.local_tokens and not hasattr(net.head, "local"):
+            net.head.local = net.head.learn(self.local_tokens, True, generator(self.seed, "local context"))
+        if self.networks and not hasattr(net, "semantic"):
+            dim = net.head.in_features
+            net.semantic = Turn(dim, net.head.out_features, self.seed, "semantic").to(net.head.words.device)
+            net.domain = Turn(dim, max(2, len(self.domains)), self.seed, "domain").to(net.head.words.device)
+        return net
+
+    def private(self, net):
+        return {"head.local"} & set(net.state_dict())
+
+    def loss(self, net, x, y, client):
+        z, k = net.body(x), torch.tensor(self.domains.index(client.domain), device=y.device)
+        paper = self.networks and self.mode == "paper"
+        t = self.texts(net, z.mean(0), held="own")
+        value = F.cross_entropy(net.head.logits(z, t), y)
+        if self.networks:
+            value = value + net.semantic.away(z, y, self.etf_temp) + net.domain.away(z, k.expand_as(y), self.etf_temp)
+        if paper:
+            value = value + self.lam1 * net.semantic.away(t, torch.arange(len(t), device=y.device), self.etf_temp, True)
+        if self.local_tokens:
+            t = self.texts(net, z.mean(0), held="shared")
+            value = value + F.cross_entropy(net.head.logits(z, t), y) * (2 if self.mode == "as_released" else 1)
+            if paper:
+                value = value + self.lam2 * net.domain.away(t, k.expand(len(t)), self.etf_temp, True)
+        return value
+
+    def texts(self, net, mean, held: str = ""):
+        """t under mean features `(D,)` or `(N, D)`; held: the prompt without gradient, "shared" P_G or "own" P_D."""
+        shared, own = net.head.context, getattr(net.head, "local", None)
+        if own is None:
+            return net.head.texts(shared)
+        shared, own = (v.detach() if held == name else v for name, v in (("shared", shared), ("own", own)))
+        own = own if self.modulation == "none" else own * mean[..., None, None, :]
+        return net.head.texts(torch.cat([shared.expand(*own.shape[:-2], -1, -1), own], -2))
+
+    def vectors(self, net, client):
+        """t under the mean feature of the client's training images."""
+        return self.texts(net, net.body(as_input(client.train.x, client.train.normal)).mean(0))
+
+    def predict(self, net, x, client):
+        z, head = net.body(x), net.head
+        if not self.local_tokens or self.modulation in ("train_mean", "none"):
+            return head.logits(z, self.vectors(net, client))
+        if self.modulation == "per_sample":
+            return torch.cat([head.logits(part, self.texts(net, part)) for part in z.split(TEST_BATCH)])
+        order = torch.arange(len(z)) if self.modulation == "batch_sorted" else torch.randperm(
+            len(z), generator=generator(client.seed, "test order", client.id))
+        order = order.to(z.device)
+        parts = [head.logits(part, self.texts(net, part.mean(0))) for part in z[order].split(TEST_BATCH)]
+        return torch.cat(parts)[order.argsort()]
+
+
+class Turn(nn.Sequential):
+    """A network v -> T(v) of D, D/2 and D numbers, and the equiangular frame E `(C, D)` that it turns vectors to."""
+
+    def __init__(self, dim: int, count: int, seed: int, what: str):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, what))
+            super().__init__(nn.Linear(dim, dim // 2), nn.ReLU(), nn.Linear(dim // 2, dim))
+        self.register_buffer("frame", frame(dim, count, generator(seed, what, "frame")), persistent=False)
+
+    def away(self, v, target, temp: float = 1.0, held: bool = False):
+        """mean CE(cos(T(v), E) / temp, target); held: the gradient goes to v only."""
+        turned = functional_call(self, {k: p.detach() for k, p in self.named_parameters()}, (v,)) if held else self(v)
+        return F.cross_entropy(cosines(turned, self.frame) / temp, target)

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedlib import settings
-from fedlib.data import as_input
-from fedlib.errors import UserError
-from fedlib.losses import align, class_means, contrast, cosines
+from fedlib.core import settings
+from fedlib.core.errors import UserError
+from fedlib.core.federation import as_input
+from fedlib.core.losses import align, class_means, contrast, cosines
+from fedlib.core.seeds import key
 from fedlib.methods.base import FedAvg, method, outputs
-from fedlib.seeds import key
 
 
 class Prototypes(FedAvg):

@@ -6,13 +6,13 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from fedlib.data import Split
-from fedlib.losses import class_means
+from fedlib.core.federation import Split
+from fedlib.core.losses import class_means
+from fedlib.core.params import load_params, mean, snapshot
+from fedlib.core.seeds import generator
 from fedlib.methods.base import FedAvg, method, outputs
 from fedlib.methods.personal import hold_out
 from fedlib.methods.prototypes import Prototypes
-from fedlib.params import load, mean, read
-from fedlib.seeds import generator
 
 
 class ServerOptimiser(FedAvg):
@@ -182,7 +182,7 @@ class RUCR(Prototypes):
 
     def setup(self, net):
         super().setup(net)
-        self.head_, self.held_ = read(net.head), torch.zeros(net.head.out_features, dtype=torch.int64)
+        self.head_, self.held_ = snapshot(net.head), torch.zeros(net.head.out_features, dtype=torch.int64)
 
     def broadcast(self, client_id):
         return super().broadcast(client_id) | {"head": self.head_, "held": self.held_}
@@ -199,11 +199,11 @@ class RUCR(Prototypes):
 
     def adapt(self, client):
         if self.rectified == "test":
-            load(client.net.head, client.got["head"])
+            load_params(client.net.head, client.got["head"])
 
     def local(self, client):
         if self.rectified == "start":
-            load(client.net.head, client.got["head"])
+            load_params(client.net.head, client.got["head"])
         super().local(client)
         client.scratch["z"] = outputs(client.net.body, client.train, self.protocol)
         client.scratch["head"] = self.retrained(client)
@@ -220,7 +220,7 @@ class RUCR(Prototypes):
             gen = generator(client.seed, "mixtures", client.round, client.id)
             split = mixtures(z, got["protos"], got["seen"], self.mixtures, (self.low, self.high), gen)
             self.fit(head, replace(client, train=split, scratch={}), super().loss, self.retrain_epochs)
-        return read(head)
+        return snapshot(head)
 
     def prototypes(self, client):
         return class_means(client.scratch["z"], client.train.y, client.net.head.out_features)

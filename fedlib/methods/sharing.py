@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from fedlib.data import batches
-from fedlib.losses import mmd
+from fedlib.core.federation import batches
+from fedlib.core.losses import mmd
+from fedlib.core.params import NORM, load_params, names, snapshot
+from fedlib.core.seeds import generator
 from fedlib.methods.base import OPTIMISERS, FedAvg, autocast, method
 from fedlib.methods.drift import frozen
-from fedlib.params import NORM, load, names, read
-from fedlib.seeds import generator
 
 
 @method
@@ -115,7 +115,7 @@ class COPA(FedPer):
         return super().broadcast(client_id) | ({"heads": self.heads_} if self.heads_ else {})
 
     def upload(self, client):
-        return super().upload(client) | {"head": read(client.net.head)}
+        return super().upload(client) | {"head": snapshot(client.net.head)}
 
     def aggregate(self, uploads):
         super().aggregate(uploads)
@@ -168,10 +168,10 @@ class FedRoD(FedAvg):
     personal = property(lambda self: self.infer == "personal")
 
     def local(self, client):
-        pair = nn.ModuleList([client.net, load(copy.deepcopy(client.net.head), client.state.get("own", {}))])
+        pair = nn.ModuleList([client.net, load_params(copy.deepcopy(client.net.head), client.state.get("own", {}))])
         client.scratch["prior"] = client.train.y.bincount(minlength=client.net.head.out_features).log()
         self.fit(pair, client, self.losses, self.protocol.epochs)
-        client.state["own"] = read(pair[1])
+        client.state["own"] = snapshot(pair[1])
 
     def losses(self, pair, x, y, client):
         """The two losses; neither has a gradient in the other's parameters."""
@@ -205,10 +205,10 @@ class FedPHP(FedAvg):
     personal = property(lambda self: self.infer == "q")
 
     def local(self, client):
-        q = client.state.get("q") or read(client.net)
+        q = client.state.get("q") or snapshot(client.net)
         client.scratch["inherited"] = frozen(client.net, q)
         super().local(client)
-        client.state["q"] = mix(read(client.net), q, self.mu * client.round / self.protocol.rounds)
+        client.state["q"] = mix(snapshot(client.net), q, self.mu * client.round / self.protocol.rounds)
 
     def loss(self, net, x, y, client):
         z = net.body(x)
@@ -243,7 +243,7 @@ class FedALA(FedAvg):
         old = client.state.get("local")  # none before a first training: there is nothing to mix
         if old:
             client.state["A"] = self.learn(client, old, got["params"])
-            load(client.net, mix(old, got["params"], client.state["A"]))
+            load_params(client.net, mix(old, got["params"], client.state["A"]))
 
     def learn(self, client, old, new):
         """The weights A by name, from the old local entries and the new global ones."""
@@ -285,12 +285,12 @@ class APFL(FedAvg):
     personal = True
 
     def local(self, client):
-        v = load(copy.deepcopy(client.net), client.state.get("v", {})).train()
+        v = load_params(copy.deepcopy(client.net), client.state.get("v", {})).train()
         alpha = client.state.get("alpha", torch.tensor(self.alpha, device=client.train.y.device))
         client.scratch |= {"v": v, "opt": OPTIMISERS[self.protocol.optimiser](self.protocol, v),
                            "alpha": alpha.clone().requires_grad_(self.adaptive)}
         super().local(client)
-        client.state |= {"v": read(v), "alpha": client.scratch["alpha"].detach()}
+        client.state |= {"v": snapshot(v), "alpha": client.scratch["alpha"].detach()}
 
     def step(self, net, x, y, client, opt, loss):
         scratch = client.scratch
@@ -308,7 +308,7 @@ class APFL(FedAvg):
     def predict(self, net, x, client):
         if "v" not in client.state:      # before a first training
             return net(x)
-        return functional_call(net, mix(read(net), client.state["v"], client.state["alpha"]), x)
+        return functional_call(net, mix(snapshot(net), client.state["v"], client.state["alpha"]), x)
 
 
 def fit_part(method, client, part: str, epochs: int):

@@ -1,0 +1,57 @@
+"""The datasets by name, and what reads each.
+
+A reader is a module, a class or any other object with
+
+    NAME, TITLE         what the set is called, in a command and in words
+    CLASSES, DOMAINS    their names
+    SIZES               pixels per side, tokens or features that it can be prepared with; the first is the default
+    ABOUT               {"source", "licence", "citation", "split", ...}: what the manifest says of it
+    FILES               what can be downloaded (`fedlib.datasets.download.File`); where there is nothing, HOW says why
+    read(root, size, say) -> {domain: (x, y, part)}, {what changes in ABOUT}
+
+and, where it differs, KIND = "images" | "tokens" | "features", BUILT_IN = True (needs no raw files), RAW (the folder
+of raw files that several sets share), PARTIAL = True (some of the domains will do).
+"""
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from fedlib.core.errors import pick
+
+SCRIPTS = Path(__file__).parents[2] / "data_scripts"
+
+
+def dataset(reader):
+    """Register a reader under its NAME; also as a decorator of a class."""
+    DATASETS[reader.NAME] = reader
+    return reader
+
+
+def reader_of(name: str):
+    """What reads a dataset. UserError when the name is unknown."""
+    reader = DATASETS[pick("dataset", name, DATASETS)]
+    if isinstance(reader, str):
+        place, _, one_of_it = reader.partition(":")
+        reader = importlib.import_module(place)
+        reader = getattr(reader, one_of_it) if one_of_it else reader
+    return reader
+
+
+def built_in(name: str) -> bool:
+    """Does the set need no raw files?"""
+    return getattr(reader_of(name), "BUILT_IN", False)
+
+
+def shipped() -> dict[str, str]:
+    """{name: module[:object]} of fedlib's own sets. In a checkout that is not installed the readers lie beside it."""
+    if not importlib.util.find_spec("fedlib.readers"):
+        spec = importlib.util.spec_from_file_location("fedlib.readers", SCRIPTS / "__init__.py")
+        sys.modules["fedlib.readers"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["fedlib.readers"])
+    readers = importlib.import_module("fedlib.readers").READERS
+    return {name: f"fedlib.datasets.{name}" for name in ("mini_digits", "mini_reviews")} | {
+        name: f"fedlib.readers.{place}" for name, place in readers.items()}
+
+
+DATASETS = shipped()        # name -> a reader, or where it is

@@ -1,0 +1,76 @@
+"""The record of a run: what was asked, what was measured, how it was made. Records are the only source of numbers."""
+import json
+import os
+from pathlib import Path
+
+from fedlib.core import schema
+from fedlib.core.errors import UserError
+from fedlib.core.files import write_bytes
+from fedlib.engine.run import Run, run_digest
+
+MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data?": {"digest": str}}
+BY_NAME = ("acc", "after", "val", "unseen", "transfer")     # of a round: {domain or measure: %}
+NUMBERS = ("loss", "train_loss", "seconds")
+FAR = float("inf")
+
+
+def results_folder(given: Path | None = None) -> Path:
+    """Where records lie: as given, else FEDLIB_RESULTS, else the nearest results/ upwards, else ./results."""
+    if given or os.environ.get("FEDLIB_RESULTS"):
+        return Path(given or os.environ["FEDLIB_RESULTS"])
+    here = Path.cwd()
+    return next((p / "results" for p in [here, *here.parents] if (p / "results").is_dir()), here / "results")
+
+
+def write_record(path: Path, record: dict):
+    """Write the record whole or not at all."""
+    write_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def read_beside(run: Run, results: Path, kind: str) -> bytes:
+    """What was measured beside a record. UserError when it was not."""
+    here = run.beside(results, kind)
+    if not here.exists():
+        raise UserError(f"{here} is not there: `fedlib run` on the table or figure that shows it makes it")
+    return here.read_bytes()
+
+
+def read_measured(run: Run, results: Path, kind: str, form: dict) -> dict:
+    """The same as plain data of a form. UserError too when it is damaged, or of another run."""
+    try:
+        found = schema.check(schema.parsed(read_beside(run, results, kind)), {"digest": str} | form)
+        if found["digest"] != run.digest:
+            raise ValueError("it is of another run")
+        return found
+    except ValueError as error:
+        raise UserError(f"{run.beside(results, kind)} is not a measurement ({error}); delete it and run it again") \
+            from error
+
+
+def read_record(path: Path) -> dict:
+    """The record at `path`; UserError when it is not one, in what any reader uses, or not of the run in its name."""
+    try:
+        record = schema.check(schema.parsed(path.read_text()), {"run": dict, "rounds": list, "made": MADE})
+        if not path.stem.endswith(run_digest(record["run"])):
+            raise ValueError("its name is that of another run, or its settings were changed")
+        check_rounds(record["rounds"])
+        return record
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error
+
+
+def check_rounds(rounds: list[dict]):
+    """ValueError unless these are the rounds of a run, all with the same measurements. Quick: thousands are read."""
+    if not rounds or not all(isinstance(r, dict) and r.get("acc") for r in rounds):
+        raise ValueError("it has no rounds")
+    wanted = [k for k in (*BY_NAME, *NUMBERS, "val_loss") if k in rounds[0]]
+    for r in rounds:
+        try:
+            percents = [v for k in BY_NAME if k in r for v in r[k].values()]
+            right = (type(r["round"]) is int and all(k in r for k in wanted) and all(0 <= v <= 100 for v in percents)
+                     and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
+                     and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
+        except (KeyError, TypeError, AttributeError):
+            right = False
+        if not right:
+            raise ValueError(f"its round {r.get('round', '')} is not whole")

@@ -1,0 +1,82 @@
+"""A run: what is asked of one training, with a digest that names it."""
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlib.core import settings
+from fedlib.core.errors import UserError, nearest, pick
+from fedlib.datasets.partition import Data
+from fedlib.methods import METHODS, make
+from fedlib.methods.base import Protocol
+from fedlib.models.nets import Arch
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a method with its settings, data, net, protocol and seed, all defaults filled in."""
+    method: str
+    settings: dict
+    data: Data
+    net: Arch
+    protocol: Protocol
+    seed: int
+
+    @property
+    def spec(self) -> dict:
+        """The run as plain data; what the digest covers."""
+        return {"method": self.method, "version": METHODS[self.method].version, "settings": self.settings,
+                "data": settings.spec(self.data), "net": settings.spec(self.net),
+                "protocol": settings.spec(self.protocol), "seed": self.seed}
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """12 hex digits of the SHA-256 of the spec."""
+        return run_digest(self.spec)
+
+    def path(self, results: Path) -> Path:
+        """Where the record lies: <results>/<dataset>/<method>-<digest>.json."""
+        return Path(results) / self.data.name / f"{self.method}-{self.digest}.json"
+
+    def beside(self, results: Path, kind: str) -> Path:
+        """Where what was measured beside the record lies: the same name, ending in the kind of measurement."""
+        return self.path(results).with_suffix(f".{kind}")
+
+
+def run_digest(spec: dict) -> str:
+    """12 hex digits of the SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed: int) -> Run:
+    """A run from plain dicts; UserError on anything unknown or impossible."""
+    protocol = settings.make(Protocol, protocol, "the protocol")
+    made = make(method, values, protocol)
+    return Run(method, settings.spec(made), settings.make(Data, data, "the data"), settings.make(Arch, net, "the net"),
+               protocol, settings.convert(int, seed, "seed"))
+
+
+def run_in_words(method: str, dataset: str, rounds, seed, sets) -> Run:
+    """The run of a method with settings in words, NAME=VALUE; UserError on anything unknown or impossible."""
+    parts = {"method": {}, "protocol": {"rounds": rounds} if rounds else {}, "net": {}, "data": {"name": dataset}}
+    for word in sets:
+        part, name, value = place(method, word)
+        parts[part][name] = value
+    return plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
+
+
+def place(method: str, word: str) -> tuple[str, str, str]:
+    """'mu=0.1' -> ("method", "mu", "0.1"): which part of a run has a setting of this name."""
+    cls = METHODS[pick("method", method, METHODS)]
+    name, sign, value = word.partition("=")
+    if not sign or not value:
+        raise UserError(f"--set takes NAME=VALUE, not '{word}'")
+    known = {"method": [*settings.fields(cls), *(["preset"] if cls.presets else [])],
+             "protocol": settings.fields(Protocol), "net": settings.fields(Arch), "data": settings.fields(Data)}
+    for part, names in known.items():
+        if name in names:
+            return part, name, value
+    every = [n for names in known.values() for n in names]
+    raise UserError(f"no setting '{name}' of {method}, the protocol, the net or the data{nearest(name, every)} "
+                    f"(there are: {', '.join(every)})")

@@ -1,0 +1,274 @@
+"""Many runs on one machine: each in a process of its own, side by side, within a time budget."""
+import importlib
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from fedlib.core import machine
+from fedlib.core.errors import UserError, pick
+from fedlib.core.files import Busy
+from fedlib.datasets import feature_cache, prepare
+from fedlib.engine import loop, records
+from fedlib.engine import stack as stacked
+from fedlib.experiments import failures, tables
+from fedlib.probes import embeddings
+
+STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
+
+
+def seconds(text: str) -> float:
+    """'90', '90s', '9m', '1.5h' as seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or not float(match[1]):
+        raise UserError(f"time budget '{text}' is not a length of time (like 90s, 9m or 1.5h)")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+class Child:
+    """One run in its own process. It prints a line per round; the rest goes to its log."""
+
+    def __init__(self, planned, command, log: Path):
+        self.planned, self.log, self.last = planned, log, "starting"
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            out = open(log, "w")
+        except OSError as error:
+            raise UserError(f"cannot write {log}: {error.strerror}") from error
+        with out:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                            env=env)
+
+    def poll(self):
+        """Exit code, or None while it runs; keeps the last progress line."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        self.last = next((x[2:] for x in reversed(lines) if x.startswith("» ")), self.last)
+        return self.process.poll()
+
+    def problem(self) -> str:
+        """The last line it wrote."""
+        lines = [x for x in self.log.read_text(errors="replace").splitlines() if x and not x.startswith("» ")]
+        return lines[-1].removeprefix("fedlib: ") if lines else f"exit code {self.process.returncode}"
+
+
+def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, device: str = "cpu",
+            budget: float | None = None, say=print, stack: str | int = 1) -> dict:
+    """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
+
+    A failed run never stops the others; its log is kept and named. One that lacked memory beside others is tried again
+    alone. Interrupted or stopped runs continue next time.
+    """
+    start, waiting, running, again = time.monotonic(), list(todo), [], []
+    outcome = {"done": 0, "failed": [], "stopped": 0, "left": 0}
+    shown = ""
+    try:
+        while waiting or running or again:
+            left = None if budget is None else budget - (time.monotonic() - start)
+            while waiting and len(running) < jobs and (left is None or left > 0):
+                running.append(_start(ident, profile, waiting.pop(0), results, device, left, stack))
+            for child in list(running):
+                if (code := child.poll()) is not None:
+                    running.remove(child)
+                    if jobs > 1 and _lacked_memory(child, code, results):
+                        again.append(child.planned)
+                    else:
+                        _end(child, code, outcome, results, device)
+            if again and not waiting and not running:       # alone they have all of it
+                waiting, again, jobs = again, [], 1
+            if left is not None and left <= 0 and not running:
+                break
+            line = _line(outcome, len(todo), running, start)
+            if line != shown:
+                say(line)
+                shown = line
+            time.sleep(0.3)
+    finally:
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.process.wait()
+    outcome["left"] = len(todo) - outcome["done"]
+    return outcome
+
+
+def _start(ident, profile, planned, results, device, left, stack) -> Child:
+    command = [sys.executable, "-m", "fedlib", "run", ident, "--profile", profile, "--seeds", str(planned.seed),
+               "--only", planned.run.digest, "--results", str(results), "--device", device, "--stack", str(stack)]
+    log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
+    return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log)
+
+
+def _lacked_memory(child: Child, code: int, results: Path) -> bool:
+    found = failures.read(child.planned, results) if code else None
+    return found is not None and found["kind"] == failures.MEMORY
+
+
+def _end(child: Child, code: int, outcome: dict, results: Path, device: str):
+    name = f"{child.planned.row}, {child.planned.block}, seed {child.planned.seed}"
+    if code == 0 and child.planned.done(results):
+        outcome["done"] += 1
+        child.log.unlink()
+    elif code == STOPPED:
+        outcome["stopped"] += 1
+        child.log.unlink()
+    else:
+        if code < 0:
+            failures.write(child.planned, f"killed by signal {-code} (9: often for its memory)", results, device)
+        outcome["failed"].append(f"{name}: {child.problem()} (log: {child.log})")
+
+
+def _line(outcome, total, running, start) -> str:
+    now = ", ".join(f"{c.planned.row} s{c.planned.seed} {c.last}" for c in running)
+    minutes, secs = divmod(int(time.monotonic() - start) // 5 * 5, 60)
+    failed = f", {len(outcome['failed'])} failed" if outcome["failed"] else ""
+    return f"» {outcome['done']}/{total} runs{failed}, {minutes}m{secs:02d}s · {now}"
+
+
+def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "cpu", results: Path | None = None,
+           jobs: int | None = None) -> Path:
+    """For notebooks: the folder of records. With mode "run" it trains what is missing, with "read" it says so."""
+    results, planned = records.results_folder(results), table.runs(profile, seeds)
+    pick("mode", mode, ("read", "run"))
+    todo = [p for p in planned if not p.done(results)]
+    if todo and mode == "run":
+        outcome = execute(table.id, profile, todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
+        if outcome["failed"]:
+            raise UserError(f"{len(outcome['failed'])} runs failed: {outcome['failed'][0]}")
+    elif todo:
+        print(f"{len(todo)} of {len(planned)} runs are not there yet: fedlib run {table.id} --profile {profile}")
+    return results
+
+
+def one(planned, results: Path, device: str = "cpu", budget: float | None = None, say=print, stack: str | int = 1):
+    """One run in this process on one CPU thread, a line per round. Raises OutOfTime when the budget is spent; of
+    another end `fedlib.experiments.failures` keeps a record.
+
+    stack: how many clients train at once, as in `fedlib.engine.stack.choose`.
+    """
+    torch.set_num_threads(1)        # the same record alone and among others
+    deadline = None if budget is None else time.monotonic() + budget
+    how = {"device": device, "deadline": deadline, "stack": stack,
+           "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %")}
+    try:
+        if planned.features:
+            made = embeddings.collect(planned.run, planned.features, results, **how)
+        elif planned.measure:
+            probe = importlib.import_module(f"fedlib.probes.{tables.MEASURES[planned.measure]}")
+            made = probe.collect(planned.run, results, **how)
+        else:
+            made = loop.train(planned.run, results, **how)
+    except (loop.OutOfTime, Busy):
+        raise
+    except Exception as error:
+        failures.write(planned, error, results, device)
+        raise
+    failures.clear(planned, results)
+    return made
+
+
+def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
+    """For each fresh record: its path below the folder, whether the committed record of the same run has every accuracy
+    equal, and how far the two are apart in what a table shows, the mean over domains and the last five rounds (points;
+    nan when there is no other).
+
+    On another kind of processor sums are rounded differently, and a run takes another path to a like end. Where both
+    records name the same one and the same torch, anything but equality is an infinite distance.
+    """
+    lines = []
+    for path in sorted(Path(fresh).glob("*/*.json")):
+        other, same, gap = Path(committed) / path.relative_to(fresh), False, float("nan")
+        if other.exists():
+            both = [records.read_record(p) for p in (path, other)]
+            a, b = ([r["acc"] for r in record["rounds"]] for record in both)
+            one, two = ([*(record["made"].get(k) for k in ("hardware", "torch", "threads")),
+                         record["rounds"][-1].get("stack", 1)] for record in both)
+            same, alike = a == b, one == two and None not in one
+            # another number of rounds: early stopping took another turn
+            gap = float("inf") if len(a) != len(b) or alike and not same else abs(shown(a) - shown(b))
+        lines.append((str(path.relative_to(fresh)), same, gap))
+    return lines
+
+
+def shown(rounds: list[dict]) -> float:
+    """The mean over domains and the last five rounds."""
+    means = [sum(acc.values()) / len(acc) for acc in rounds[-5:]]
+    return sum(means) / len(means)
+
+
+def differences_text(lines: list) -> str:
+    """What `differences` found, in one line."""
+    known = [gap for _, _, gap in lines if gap == gap]
+    equal, most = sum(same for _, same, _ in lines), max(known, default=0)
+    return (f"{len(lines)} fresh records: {equal} equal to the committed ones in every accuracy, "
+            f"{len(known) - equal} differ by at most {most:.2f} points, {len(lines) - len(known)} are new")
+
+
+# the commands
+
+def chosen(ident: str, profile: str, seeds=None, only: str | None = None) -> list:
+    """The planned runs of a table, or those of one row, method or digest. UserError: there are none."""
+    planned = tables.load_table(ident).runs(profile, seeds)
+    if only:
+        names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
+        planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
+        if not planned:
+            pick(f"row, method or digest of {ident}", only, names)
+    if not planned:
+        raise UserError(f"{ident} has no runs in profile '{profile}'")
+    return planned
+
+
+def run_table(ident: str, profile: str, planned: list, results: Path, device: str = "cpu", jobs: int | None = None,
+              stack: str | None = None, budget: str | None = None, alone: bool = False, say=print,
+              progress=print) -> int:
+    """Train those of the planned runs that lack something; returns the exit code of `fedlib run`.
+
+    One that is left is trained in this process; alone: it was asked for by itself, so a spent budget is STOPPED.
+    """
+    stack = stacked.asked(stack or ("1" if device == "cpu" else "auto"))
+    for p in planned:
+        if p.run.path(results).exists():
+            records.read_record(p.run.path(results))
+    todo = [p for p in planned if not p.done(results)]
+    budget = seconds(budget) if budget else None
+    say(f"{ident}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, {len(todo)} to train")
+    if not todo:
+        return 0
+    machine.check_device(device)
+    for name, size, encoder in sorted({(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}):
+        prepare.load_set(name, size or None)        # once, before many processes ask for it
+        if encoder:
+            feature_cache.ensure_features(name, size or None, encoder, device, say)
+    if len(todo) == 1:
+        try:
+            say(f"record: {one(todo[0], results, device, budget, say, stack)}")
+            return 0
+        except loop.OutOfTime as stop:
+            say(str(stop))
+            return STOPPED if alone else 0
+    jobs = jobs or (os.cpu_count() if device == "cpu" else 1)
+    outcome = execute(ident, profile, todo, results, jobs, device, budget, progress, stack)
+    stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
+    say(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")
+    for problem in outcome["failed"]:
+        print(f"failed: {problem}", file=sys.stderr)
+    return 1 if outcome["failed"] else 0
+
+
+def listing(ident: str, profile: str, seeds, results: Path) -> list[dict]:
+    """The runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
+    return [{"row": p.row, "block": p.block, "unseen": p.unseen, "seed": p.seed, "digest": p.run.digest,
+             "files": list(map(str, p.files(results))), "missing": [str(f) for f in p.files(results) if not f.exists()],
+             "failure": str(failures.path(p.run, results))}
+            for p in tables.load_table(ident).runs(profile, seeds)]
+
+
+def listing_text(lines: list[dict]) -> str:
+    """The same for a reader."""
+    return "\n".join(f"{'missing' if line['missing'] else 'done':<8} {line['digest']} {line['row']}, {line['block']}, "
+                     f"seed {line['seed']}" + f", without {line['unseen']}" * bool(line["unseen"]) for line in lines)

@@ -1,0 +1,342 @@
+"""A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed; claims -> verdicts."""
+import functools
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from fedlib.core import schema
+from fedlib.core.errors import UserError, pick
+from fedlib.engine import records
+from fedlib.engine.run import Run, plan
+from fedlib.experiments.statistics import interval
+
+PAPERS = resources.files("fedlib") / "papers"
+PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
+            "lite": "the real data with a smaller net, fewer rounds or smaller images",
+            "paper": "the paper's protocol in full"}
+
+# What a table may want beside a record: the module of fedlib.probes that measures and stores it.
+MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "cams": "grad_cam"}
+
+# What a paper's file holds, as `forms.check` reads it; settings are checked where runs are planned.
+VALUES = {"settings?": dict, "at?": {str: dict}}
+ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "data?": dict,
+                "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
+HOW = {"data": dict, "net": dict, "protocol": dict}
+PAPER = {"paper": dict, "methods?": {str: VALUES},
+         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str} | {f"{p}?": HOW for p in PROFILES}},
+         "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
+                          "columns?": {str: str}, "data?": {str: dict}, "shows?": {str: [str]}, "leave_one_out?": bool,
+                          "transfer?": bool}},
+         "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
+                     | {"than": [str]}]}
+
+# Which rounds count. Applied on reading, so one set of records answers every rule.
+SELECT = {"last": lambda rounds: rounds[-1:],
+          "last5": lambda rounds: rounds[-5:],
+          "best-val": lambda rounds: [_best(rounds, "val")],
+          "best-val-loss": lambda rounds: [_least_loss(rounds)],
+          "best-test": lambda rounds: [_best(rounds, "acc")]}
+
+
+class Planned(NamedTuple):
+    """One run of a table: the row and block it belongs to.
+
+    unseen: the domain that a leave-one-out run leaves out. What is wanted beside the record: features, of these
+    domains; measure, one of MEASURES. table, profile: where it is planned.
+    """
+    row: str
+    block: str
+    seed: int
+    run: Run
+    unseen: str = ""
+    features: tuple = ()
+    measure: str = ""
+    table: str = ""
+    profile: str = ""
+
+    def files(self, results: Path) -> list[Path]:
+        """The record, and what is wanted beside it."""
+        beside = (["features"] if self.features else []) + ([self.measure] if self.measure else [])
+        return [self.run.path(results), *(self.run.beside(results, k) for k in beside)]
+
+    def done(self, results: Path) -> bool:
+        """Is everything there?"""
+        return all(file.exists() for file in self.files(results))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A printed table: its rows (methods), its blocks (groups of columns), its seeds and rule of selection.
+
+    data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
+    without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
+    block, the domains whose features a figure draws. measure: what is measured beside the record. transfer: the columns
+    are what `fedlib.engine.evaluate` measures, and the round, in the place of domains.
+    """
+    id: str
+    title: str
+    blocks: dict
+    rows: list
+    seeds: list
+    select: str
+    printed: pd.DataFrame
+    claims: list
+    data: dict
+    leave_one_out: bool
+    methods: dict
+    shows: dict
+    measure: str
+    transfer: bool
+
+    def runs(self, profile: str, seeds=None) -> list[Planned]:
+        """The runs that fill the table. Rows of other profiles have none."""
+        pick("profile", profile, PROFILES)
+        return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
+                        tuple(self.shows.get(self.printed_as(name), ())), self.measure, self.id, profile)
+                for name, block in self.blocks.items() if profile in block
+                for seed in (self.seeds if seeds is None else seeds)
+                for row in self.rows
+                if profile in row.get("profiles", PROFILES)
+                for unseen in (block["columns"] if self.leave_one_out else [""])]
+
+    def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> Run:
+        """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
+
+        A row may change the block's data, net and protocol, and with `net_at` the net of one profile.
+        """
+        how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
+        values, places = {}, (printed, profile, f"{printed}.{profile}")
+        for given in (self.methods.get(method, {}), row):
+            for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in places)):
+                values |= some
+        data = how["data"] | self.data.get(printed, {}) | row.get("data", {}) | ({"unseen": [unseen]} if unseen else {})
+        net = how["net"] | row.get("net", {}) | row.get("net_at", {}).get(profile, {})
+        return plan(method, values, data, net, how["protocol"] | row.get("protocol", {}), seed)
+
+    def printed_row(self, row: str) -> str:
+        """The paper's row whose numbers stand beside this one: a variant of a method has those of the method."""
+        return next(r.get("printed", row) for r in self.rows if r["name"] == row)
+
+    def settings(self, block: str) -> list[str]:
+        """The columns of a block: domains and their mean, or measures of transfer."""
+        return [*self.blocks[block]["columns"], *([] if self.transfer else ["avg"])]
+
+    def printed_as(self, block: str) -> str:
+        """The paper's name of a block: a variant of the data stands beside the same printed numbers."""
+        return self.blocks[block].get("printed", block)
+
+
+def papers() -> dict[str, dict]:
+    """Every paper's TOML, by id. UserError: one of them is something else."""
+    return {f.name[:-5]: paper(f) for f in sorted(PAPERS.iterdir(), key=lambda f: f.name) if f.name.endswith(".toml")}
+
+
+def paper(path) -> dict:
+    """One paper's TOML. UserError: it is not what PAPER says, or names a row twice or a block that is not there."""
+    try:
+        return checked(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} does not describe a paper's tables ({error})") from error
+
+
+@functools.lru_cache        # of a text, not of a file: a changed one is parsed again
+def checked(text: str) -> dict:
+    """A paper's TOML as plain data, for reading only. ValueError: it is something else."""
+    content = schema.check(schema.toml(text), PAPER)
+    for name, table in content["tables"].items():
+        rows = [r["name"] for r in table["rows"]]
+        if len(rows) > len(set(rows)):
+            raise ValueError(f"two rows of {name} have one name")
+        if absent := set(table["blocks"]) - set(content["blocks"]):
+            raise ValueError(f"{name} has a block '{min(absent)}' that is not there")
+    return content
+
+
+def idents() -> list[str]:
+    """All tables, as paper/table."""
+    return [f"{paper}/{table}" for paper, content in papers().items() for table in content["tables"]]
+
+
+def load_table(ident: str) -> Table:
+    """The table "paper/table"; UserError with the nearest name when there is none."""
+    pick("table", ident, idents())
+    paper, name = ident.split("/")
+    content = papers()[paper]
+    table = content["tables"][name]
+    printed = pd.read_csv(PAPERS / f"{paper}.csv")
+    printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
+    claims = [c for c in content.get("claims", []) if c["table"] == name]
+    columns = {"columns": table["columns"]} if "columns" in table else {}
+    return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]}, table["rows"],
+                 table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
+                 table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
+                 table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),
+                 table.get("transfer", False))
+
+
+# records -> cells
+
+def records_of(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> list[tuple[Planned, dict]]:
+    """The runs of the table that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's.
+
+    when: tested "before" or "after" the local training of a round; "": as each row says, "before" where it does not.
+    Records that were tested at one time only have that one.
+    """
+    lines, times = [], {r["name"]: when or r.get("when", "before") for r in table.rows}
+    for p in table.runs(profile, seeds):
+        if (path := p.run.path(results)).exists():
+            record = records.read_record(path)
+            for k in [k for k, wanted in (("unseen", p.unseen), ("transfer", table.transfer)) if wanted]:
+                if k not in record["rounds"][0]:
+                    raise UserError(f"{path} has no '{k}', which {table.id} shows; delete it and run it again")
+            if p.unseen:
+                record["rounds"] = [r | {"acc": r["unseen"]} for r in record["rounds"]]
+            if table.transfer:
+                record["rounds"] = [r | {"acc": r["transfer"] | {"rounds": r["round"]}} for r in record["rounds"]]
+            if times[p.row] == "after":
+                record["rounds"] = [r | {"acc": r.get("after", r["acc"])} for r in record["rounds"]]
+            lines.append((p, record))
+    return lines
+
+
+def select(record: dict, rule: str) -> dict[str, float]:
+    """Accuracy (%) per domain by a rule of selection."""
+    chosen = SELECT[pick("selection", rule, SELECT)](record["rounds"])
+    sample = {d: [r["acc"][d] for r in chosen if d in r["acc"]] for d in chosen[-1]["acc"]}
+    return {d: sum(values) / len(values) for d, values in sample.items()}
+
+
+def _best(rounds, key):
+    if key not in rounds[0]:
+        raise UserError(f"these runs have no validation split, so '{key}' cannot choose a round "
+                        f"(choose last, last5 or best-test)")
+    return max(rounds, key=lambda r: sum(r[key].values()))
+
+
+def _least_loss(rounds):
+    if "val_loss" not in rounds[0]:
+        raise UserError("these runs have no validation split, so its loss cannot choose a round")
+    return min(rounds, key=lambda r: (r["val_loss"] != r["val_loss"], r["val_loss"]))   # the first of equal ones
+
+
+def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
+    """One line per record and column: block, setting (domain or avg), row, seed, value. `when` as for `found`.
+
+    "avg" is the mean over the domains, where none is missing.
+    """
+    rule = pick("selection", rule or table.select, SELECT)
+    lines = [(p.block, setting, p.row, p.seed, value) for p, record in records_of(table, profile, results, seeds, when)
+             for setting, value in select(record, rule).items()]
+    columns = ["block", "setting", "row", "seed", "value"]
+    domains = pd.DataFrame(lines, columns=columns)
+    groups = domains.groupby(["block", "row", "seed"], sort=False)["value"]
+    averages = [(block, "avg", row, seed, part.mean()) for (block, row, seed), part in groups
+                if not table.transfer
+                and (not table.leave_one_out or len(part) == len(table.blocks[block]["columns"]))]
+    return pd.concat([domains, pd.DataFrame(averages, columns=columns)], ignore_index=True) if lines else domains
+
+
+def curves(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> pd.DataFrame:
+    """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval.
+
+    UserError: a table whose columns are measures of transfer, which have no mean.
+    """
+    if table.transfer:
+        raise UserError(f"{table.id} has measures of transfer as columns; take the table of its domains")
+    lines = [(p.block, p.row, p.seed, r["round"], acc) for p, record in records_of(table, profile, results, seeds, when)
+             for r in record["rounds"] for acc in r["acc"].values()]
+    points = pd.DataFrame(lines, columns=["block", "method", "seed", "round", "accuracy"])
+    means = points.groupby(["block", "method", "round", "seed"], sort=False)["accuracy"].mean()
+    groups = means.groupby(["block", "method", "round"], sort=False)
+    return pd.DataFrame([(*key, *interval(sample)) for key, sample in groups],
+                        columns=["block", "method", "round", "mean", "half"])
+
+
+def compare(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
+    """Printed and ours by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none."""
+    ours = values(table, profile, results, rule, seeds, when).groupby(["block", "setting", "row"])["value"].agg(list)
+    printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
+    lines = []
+    for block in table.blocks:
+        for setting in table.settings(block):
+            for row in (r["name"] for r in table.rows):
+                key, place = (block, setting, row), (table.printed_as(block), setting, table.printed_row(row))
+                sample, paper = ours.get(key, []), printed.get(place, float("nan"))
+                lines.append((*key, paper, *interval(sample), len(sample)))
+    cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
+    return cells.assign(difference=cells.ours - cells.printed)
+
+
+def shown_blocks(table: Table, profile: str) -> list[str]:
+    """Blocks to show in a profile: those it runs, and in lite and paper also those the paper prints."""
+    printed = set(table.printed.dataset)
+    return [b for b, content in table.blocks.items()
+            if profile in content or (profile != "mini" and table.printed_as(b) in printed)]
+
+
+def cell(line, join: str = " | ") -> str:
+    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what is not printed or was not run."""
+    ours = "–" if pd.isna(line.ours) else f"{line.ours:.1f}" + ("" if pd.isna(line.half) else f" ± {line.half:.1f}")
+    return ("–" if pd.isna(line.printed) else f"{line.printed:.2f}") + join + ours
+
+
+def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd.DataFrame:
+    """One block as a table of text: rows are methods, columns are domains; `join` stands between printed and ours.
+
+    A block that the paper does not have shows ours alone.
+    """
+    content, part = table.blocks[block], cells[cells.block == block]
+    text = part.apply(cell, axis=1, join=join)
+    part = part.assign(text=text if part.printed.notna().any() else text.str.removeprefix("–" + join))
+    shaped = part.pivot(index="row", columns="setting", values="text")
+    shaped = shaped.loc[[r["name"] for r in table.rows], table.settings(block)]
+    shaped["n"] = part[part.setting == table.settings(block)[-1]].set_index("row")["n"]
+    return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
+
+
+def side_by_side(table: Table, cells: pd.DataFrame, join: str = " | ") -> pd.DataFrame:
+    """Blocks of one domain side by side as text: rows are methods, columns are blocks with a cell that is not empty."""
+    part = cells[cells.setting == "avg"]
+    part = part.assign(text=part.apply(cell, axis=1, join=join))
+    full = part[part.printed.notna() | part.ours.notna()].block.unique()
+    shaped = part.pivot(index="row", columns="block", values="text")
+    shaped = shaped.loc[[r["name"] for r in table.rows], [b for b in table.blocks if b in full]]
+    return shaped.rename(columns={b: c["title"] for b, c in table.blocks.items()}).rename_axis(index=None, columns=None)
+
+
+def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
+    """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost."""
+    lines = [{"block": p.block, "runs": 1, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
+              "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}", "hours": made["seconds"] / 3600,
+              "data": made.get("data", {}).get("digest", "unknown")[:12],
+              **{k: made.get(k, "unknown") for k in ("hardware", "commit", "torch")}}
+             for p, made in ((p, record["made"]) for p, record in records_of(table, profile, results))]
+    if not lines:
+        return pd.DataFrame()
+    together = {k: "sum" if k in ("runs", "hours") else lambda v: ", ".join(sorted(set(v))) for k in lines[0]}
+    return pd.DataFrame(lines).groupby("block").agg(together).drop(columns="block").round(2)
+
+
+# claims -> verdicts
+
+
+# the command's list
+
+def listing(results: Path) -> list[dict]:
+    """One entry for each table: its id and title, and how many of its runs have a record, by profile."""
+    lines = []
+    for table in map(load_table, idents()):
+        planned = {p: [x.done(results) for x in table.runs(p)] for p in PROFILES}
+        lines.append({"table": table.id, "title": table.title,
+                      "records": {p: f"{sum(there)}/{len(there)}" for p, there in planned.items()}})
+    return lines
+
+
+def listing_text(lines: list[dict]) -> str:
+    """The entries for a reader."""
+    return "\n".join(f"{line['table']:<16} {line['title']:<40} "
+                     + " ".join(f"{p}={n}" for p, n in line["records"].items()) for line in lines)

@@ -1,0 +1,41 @@
+"""Figures: one look for the whole book. Every function returns a matplotlib Figure; nothing is shown or saved here.
+
+Figures stand on solid white, so that they read on a light and on a dark page, and are drawn small (5.8 inches wide,
+type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
+which people with colour-blindness tell apart; a marker, a dash or a printed number says the same again.
+"""
+from fedlib.report.plots.images import exchange, grid, holdings
+from fedlib.report.plots.looks import (
+           DASHES,
+           DOMAIN_INKS,
+           DOMAIN_LOOKS,
+           MARKERS,
+           METHOD_LOOKS,
+           MORE_LOOKS,
+           OKABE_ITO,
+           RC,
+           WIDTH,
+           class_colours,
+           colour,
+           look,
+           styled,
+)
+from fedlib.report.plots.scores import (
+           bars,
+           curves,
+           differences,
+           draws,
+           lines,
+           matrix,
+           pairs,
+           radar,
+           sensitivity,
+           standing,
+           tally,
+)
+from fedlib.report.plots.spaces import drift, plane, shadows, tsne
+
+__all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
+           "WIDTH", "bars", "class_colours", "colour", "curves", "differences", "draws", "drift", "exchange",
+           "grid", "holdings", "lines", "look", "matrix", "pairs", "plane", "radar", "sensitivity", "shadows",
+           "standing", "styled", "tally", "tsne"]

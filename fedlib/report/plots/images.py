@@ -1,0 +1,67 @@
+"""Images, who holds how many, and what travels in a round."""
+from fedlib.report.plots.looks import OKABE_ITO, WIDTH, class_colours, legend, styled
+
+
+@styled
+def grid(images: dict, columns=None):
+    """Sample images, one row for each name. images: name -> uint8 `(N, 3, H, W)`; columns: N titles."""
+    import matplotlib.pyplot as plt
+    most = max(len(x) for x in images.values())
+    size = (WIDTH - 0.9) / most
+    figure, axes = plt.subplots(len(images), most, figsize=(WIDTH, size * len(images) + (0.25 if columns else 0)),
+                                squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
+    for row, (name, x) in zip(axes, images.items(), strict=True):
+        for ax in row:
+            ax.axis("off")
+        for ax, image in zip(row, x, strict=False):
+            ax.imshow(image.permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
+        row[0].text(-0.15, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
+    for ax, title in zip(axes[0], columns or (), strict=False):
+        ax.set_title(title)
+    return figure
+
+
+@styled
+def holdings(counts, label: str = "training images"):
+    """Who holds what: a bar for each client, its classes stacked. counts: DataFrame, rows clients, columns classes.
+
+    More than twelve classes get no legend: their colours run from the first to the last.
+    """
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.2 + (0.38 if len(counts) <= 12 else 0.2) * len(counts)))
+    many = counts.shape[1] > 12
+    left = [0] * len(counts)
+    for name, ink in zip(counts.columns, class_colours(counts.shape[1]), strict=True):
+        ax.barh(range(len(counts)), counts[name], left=left, color=ink, edgecolor="white",
+                linewidth=0 if many else 0.6, label=name)
+        left = [a + b for a, b in zip(left, counts[name], strict=True)]
+    ax.set_yticks(range(len(counts)), counts.index)
+    ax.invert_yaxis()
+    ax.set_xlabel(f"{label}; dark to light: class {counts.columns[0]} to {counts.columns[-1]}" if many else label)
+    ax.spines[["top", "right"]].set_visible(False)
+    if not many:
+        legend(figure, ax, title=counts.columns.name, columns=10 if max(map(len, map(str, counts.columns))) < 3 else 4)
+    return figure
+
+
+@styled
+def exchange(messages: dict, server: str = "server", stays: str = "samples\nstate"):
+    """A round over machines: the server above its nodes, bytes down and up beside the arrows.
+
+    messages: domain -> (bytes down, bytes up); server, stays: what is written in the server's box, and in each node's.
+    """
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 2.8))
+    box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": "black"}
+    ax.plot([-0.4, len(messages) - 0.6], [1, 1], color="black", lw=1.2)
+    ax.text((len(messages) - 1) / 2, 1.06, server, ha="center", va="bottom")
+    for at, (domain, sizes) in enumerate(messages.items()):
+        ax.text(at, 0, f"{domain}\n{stays}", ha="center", va="top", bbox=box)
+        for size, side, ink in zip(sizes, (-0.06, 0.06), (OKABE_ITO[0], OKABE_ITO[3]), strict=True):
+            ends = ((at + side, 0.08), (at + side, 0.97))[::1 if side < 0 else -1]
+            ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": ink, "lw": 1.5})
+            ax.text(at + 1.7 * side, 0.5, f"{size / 1000:,.1f} kB {'down' if side < 0 else 'up'}", color=ink,
+                    rotation=90, ha="right" if side < 0 else "left", va="center")
+    ax.set(xlim=(-0.6, len(messages) - 0.4), ylim=(-0.5, 1.15))
+    ax.axis("off")
+    return figure

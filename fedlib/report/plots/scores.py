@@ -1,0 +1,331 @@
+"""Numbers by method, domain, round or setting."""
+from fedlib.report.plots.looks import DASHES, MARKERS, OKABE_ITO, WIDTH, colour, legend, look, styled
+
+
+@styled
+def matrix(values, label: str = "accuracy (%)", low: float = 0, high: float = 100, form: str = ".0f"):
+    """Heat map with every value printed in its cell. values: DataFrame; index and columns names title the axes."""
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, 1.1 + 0.6 * len(values)))
+    sns.heatmap(values.astype(float), ax=ax, annot=True, fmt=form, vmin=low, vmax=high, cmap="YlGnBu", linewidths=2,
+                linecolor="white", annot_kws={"size": 12}, cbar_kws={"label": label})
+    ax.set(xlabel=values.columns.name or "", ylabel=values.index.name or "")
+    ax.tick_params(length=0)
+    ax.tick_params(axis="y", rotation=0)
+    return figure
+
+
+@styled
+def curves(frame, by: str = "method", panel: str | None = None, label: str = "accuracy (%)"):
+    """Lines over rounds, one for each value of `by`, with a band where an interval is known.
+
+    frame: one row for each point, with columns `round`, `mean`, `by`, optionally `half` (half-width of the interval)
+    and `panel` (one small plot for each of its values, all with the same axes).
+    """
+    import matplotlib.pyplot as plt
+    panels = list(frame[panel].unique()) if panel else [None]
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.2 * rows), squeeze=False,
+                                sharex=True, sharey=True)
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, panels, strict=False):
+        for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
+            part, ink = part.sort_values("round"), look(line)
+            ax.plot(part["round"], part["mean"], label=line, markevery=max(1, len(part) // 8), **ink)
+            if "half" in part and part["half"].notna().any():
+                ax.fill_between(part["round"], part["mean"] - part["half"], part["mean"] + part["half"],
+                                color=ink["color"], alpha=0.18, linewidth=0)
+        ax.set_title(name or "")
+        ax.grid(True)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[:len(panels)][-columns:]:       # the lowest of each column
+        ax.set_xlabel("round")
+        ax.tick_params(labelbottom=True)
+    if "%" in label:        # with few seeds an interval may reach beyond what is possible
+        low, high = axes[0, 0].get_ylim()
+        axes[0, 0].set_ylim(max(low, 0), min(high, 100))
+    for ax in axes[:, 0]:
+        ax.set_ylabel(label)
+    legend(figure, *axes.flat[:len(panels)])
+    return figure
+
+
+@styled
+def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: float | None = 100):
+    """Grouped bars. values: DataFrame, rows are groups (domains), columns bars (methods); half: intervals likewise."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+    figure, ax = plt.subplots(figsize=(WIDTH, 3.4))
+    width, inks = 0.8 / values.shape[1], [colour(name) for name in values.columns]
+    for i, name in enumerate(values.columns):
+        place = np.arange(len(values)) + (i - (values.shape[1] - 1) / 2) * width
+        ax.bar(place, values[name], width * 0.92, color=inks[i], label=name, edgecolor="white", linewidth=0,
+               hatch="//" * inks[:i].count(inks[i]),        # there are more methods than colours
+               yerr=None if half is None else half[name], capsize=3, error_kw={"elinewidth": 1})
+    ax.set_xticks(range(len(values)), values.index)
+    ax.set(ylabel=label, ylim=(low, high))
+    ax.grid(True, axis="y")
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax)
+    return figure
+
+
+@styled
+def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"):
+    """One closed line for each row (method) over the columns (domains).
+
+    Every axis runs from `low` at the centre to `high` at the rim, and the figure says so. The area means nothing: it
+    depends on the order of the domains, and a `low` above zero makes small differences look large. Read the rings.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    angles = np.linspace(0, 2 * np.pi, values.shape[1], endpoint=False)
+    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, WIDTH * 0.9), subplot_kw={"projection": "polar"})
+    for name, row in values.iterrows():
+        ax.plot(np.append(angles, angles[0]), [*row, row.iloc[0]], label=name, **look(name))
+    ax.set_theta_zero_location("N")
+    ax.set_theta_direction(-1)
+    ax.set_rorigin(low)
+    ax.set_ylim(low, high)
+    rings = np.linspace(low, high, 5)[1:]
+    ax.set_rgrids(rings, [f"{ring:g}" for ring in rings], angle=np.degrees(np.pi / values.shape[1]), color="#404040",
+                  bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}, zorder=5)
+    ax.set_xticks(angles, values.columns)
+    ax.tick_params(axis="x", pad=4)
+    for text, angle in zip(ax.get_xticklabels(), angles, strict=True):      # names at the sides stand off the rim
+        text.set_horizontalalignment("center" if abs(np.sin(angle)) < 0.1 else "left" if angle < np.pi else "right")
+    ax.set_title(f"{label},\nfrom {low:g} (centre) to {high:g} (rim)", pad=10)
+    legend(figure, ax)
+    return figure
+
+
+@styled
+def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log: str = "", levels: dict | None = None):
+    """One number against another, a line for each value of `by`; the columns `x` and `y` name the axes.
+
+    panel: a small plot for each of its values, with a scale of its own in y. log: the axes that are logarithmic, "x",
+    "y", "xy" or "". levels: name -> height of a dashed line across.
+    """
+    import matplotlib.pyplot as plt
+    panels = list(frame[panel].unique()) if panel else [None]
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.4 * rows), squeeze=False)
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, panels, strict=False):
+        for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
+            part = part.sort_values(x)
+            ax.plot(part[x], part[y], label=line, markevery=max(1, len(part) // 8), **look(line))
+        for i, (text, height) in enumerate((levels or {}).items()):
+            ax.axhline(height, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
+        ax.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear", title=name or "",
+               xlabel=x)
+        if "x" in log and frame[x].nunique() < 8:
+            ax.set_xticks(sorted(frame[x].unique()), [f"{v:g}" for v in sorted(frame[x].unique())])
+            ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        elif "x" not in log and frame[x].dtype.kind == "i":        # there is no round 2.5
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.grid(True)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(y)
+    legend(figure, *axes.flat[:len(panels)], columns=3)
+    return figure
+
+
+@styled
+def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool = False, best: dict | None = None):
+    """Accuracy against a setting: a line for each value of `by`, with interval bars.
+
+    frame: columns `by`, `setting` (the title of the x axis), `mean` and `half` (half-width of the interval, or nan).
+    The x axis is logarithmic; even = True puts the values at even distances instead, as zero or weights near one need.
+    best: of a line, the value that a paper calls the best; a ring stands around it.
+    """
+    import matplotlib.pyplot as plt
+    values, names = sorted(frame[setting].unique()), list(frame[by].unique())
+    place = {x: i if even else x for i, x in enumerate(values)}
+    ring = {"marker": "o", "linestyle": "", "color": "black", "fillstyle": "none"}
+    figure, ax = plt.subplots(figsize=(WIDTH, 3.6))
+    for i, line in enumerate(names):
+        part, ink = frame[frame[by] == line].sort_values(setting), look(line)
+        beside = 0.012 * (i - (len(names) - 1) / 2)         # of the axis, so that bars do not hide each other
+        x = part[setting].map(place)
+        x = x + beside * (len(values) - 1) if even else x * (values[-1] / values[0]) ** beside
+        ax.plot(x, part["mean"], label=line, **ink)
+        ax.errorbar(x, part["mean"], yerr=part["half"], fmt="none", ecolor=ink["color"], capsize=3, elinewidth=1)
+        ringed = part[setting] == (best or {}).get(line)
+        ax.plot(x[ringed], part["mean"][ringed], markersize=13, zorder=4, **ring)
+    if best and frame[by].isin(list(best)).any():
+        ax.plot([], [], markersize=9, label="best in the paper", **ring)
+    if not even:
+        ax.set_xscale("log")
+    ax.set_xticks(list(place.values()), [f"{x:g}" for x in values])
+    ax.minorticks_off()
+    low, high = ax.get_ylim()       # with few seeds an interval may reach beyond what is possible
+    ax.set_ylim(max(low, 0), min(high, 100))
+    ax.set(xlabel=setting, ylabel="accuracy (%)", title=names[0] if len(names) == 1 else "")
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax)
+    return figure
+
+
+@styled
+def differences(frame, row: str = "row", by: str = "dataset", label: str = "difference (points)"):
+    """Differences to a reference, the line at zero: a dot with its interval for each `row`, from top to bottom.
+
+    frame: columns `row`, `by` (dots beside each other, in colours of their own), `mean` and `half` (half-width of the
+    interval, or nan). A full dot says that the interval does not reach zero.
+    """
+    import matplotlib.pyplot as plt
+    rows, groups = list(frame[row].unique()), list(frame[by].unique())
+    apart = 0.7 / len(groups)
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.3 + len(rows) * max(0.34, 0.17 * len(groups))))
+    ax.axvline(0, color="#808080", linewidth=1)
+    for i, group in enumerate(groups):
+        part, ink = frame[frame[by] == group], look(group)
+        place = part[row].map(rows.index) + (i - (len(groups) - 1) / 2) * apart
+        ax.errorbar(part["mean"], place, xerr=part["half"], linestyle="", capsize=3, elinewidth=1, color=ink["color"])
+        full = part["mean"].abs() > part["half"]
+        for kind, face in ((full, ink["color"]), (~full, "white")):
+            ax.plot(part["mean"][kind], place[kind], linestyle="", marker=ink["marker"], color=ink["color"],
+                    markerfacecolor=face, zorder=3)
+        ax.plot([], [], linestyle="", marker=ink["marker"], color=ink["color"], label=group)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set(xlabel=label, title=groups[0] if len(groups) == 1 else "")
+    ax.grid(True, axis="x")
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax)
+    return figure
+
+
+@styled
+def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", label: str = "accuracy (%)", bar=None):
+    """One dot for each `row` and each value of `by`, rows from top to bottom; a line joins the dots of one `by`.
+
+    frame: columns `row`, `by`, `panel` (plots below each other, with a scale of their own) and `value`. Lines that do
+    not cross say that the rows move together. bar: {name: {panel: length}}, a length from zero to compare with.
+    """
+    import matplotlib.pyplot as plt
+    rows, panels, several = list(frame[row].unique()), list(frame[panel].unique()), list(frame[by].unique())
+    height = len(panels) * (1.0 + 0.34 * (len(rows) + len(bar or ()))) + 0.5
+    figure, axes = plt.subplots(len(panels), figsize=(WIDTH, height), squeeze=False)
+    for ax, name in zip(axes[:, 0], panels, strict=True):
+        part = frame[frame[panel] == name]
+        for i, one in enumerate(several):
+            line = part[part[by] == one].set_index(row)["value"].reindex(rows).dropna()
+            ax.plot(line, [rows.index(r) for r in line.index], color=OKABE_ITO[i % len(OKABE_ITO)], linewidth=0.8,
+                    marker=MARKERS[i % len(MARKERS)], label=str(one))
+        lengths = {k: v[name] for k, v in (bar or {}).items() if name in v}
+        ax.barh(range(len(rows), len(rows) + len(lengths)), lengths.values(), 0.4, color="#b0b0b0")
+        ax.set_yticks(range(len(rows) + len(lengths)), [*rows, *lengths])
+        ax.set_ylim(len(rows) + len(lengths) - 0.5, -0.5)
+        ax.set_title(name)
+        ax.grid(True, axis="x")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[-1, 0].set_xlabel(label)
+    legend(figure, *axes[:, 0], title=by, columns=5)
+    return figure
+
+
+@styled
+def pairs(frame, row: str = "row", panel: str = "dataset", names: tuple = ("before", "after"),
+          label: str = "accuracy (%)", rings: str | None = None):
+    """Two values of each row with a line between them, the first hollow and the second full; a small plot per panel.
+
+    frame: columns `row`, `panel` and the two `names`. rings: where there is a column `ring`, what it says in words; a
+    ring stands around the value that it names. Every plot has a scale of its own.
+    """
+    import matplotlib.pyplot as plt
+    rows, panels = list(frame[row].unique()), list(frame[panel].unique())
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(WIDTH, 0.8 + lines * (0.75 + 0.2 * len(rows))), squeeze=False,
+                                sharey=True)
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, panels, strict=False):
+        part = frame[frame[panel] == name]
+        place = part[row].map(rows.index)
+        ax.hlines(place, part[names[0]], part[names[1]], color=[colour(r) for r in part[row]], linewidth=2)
+        for which, full in zip(names, (False, True), strict=True):
+            for x, y, ink in zip(part[which], place, part[row].map(colour), strict=True):
+                ax.plot(x, y, marker="o", color=ink, markerfacecolor=ink if full else "white", zorder=3)
+            if "ring" in part:
+                here = part["ring"] == which
+                ax.plot(part[which][here], place[here], marker="o", linestyle="", color="black", fillstyle="none",
+                        markersize=10, zorder=4)
+        ax.set_title(name)
+        ax.set_yticks(range(len(rows)), rows)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.margins(x=0.1)
+        ax.grid(True, axis="x")
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[:len(panels)][-columns:]:       # the lowest of each column
+        ax.set_xlabel(label)
+    for which, face in zip(names, ("white", "#4d4d4d"), strict=True):
+        axes[0, 0].plot([], [], marker="o", linestyle="", color="#4d4d4d", markerfacecolor=face, label=which)
+    if rings and "ring" in frame:
+        axes[0, 0].plot([], [], marker="o", linestyle="", color="black", fillstyle="none", markersize=10, label=rings)
+    legend(figure, axes[0, 0])
+    return figure
+
+
+@styled
+def standing(ranked, groups, difference: float, label: str = "rank (1 is the best)"):
+    """Mean ranks with a critical difference, the best method on top; small marks are the mean ranks of groups.
+
+    ranked: DataFrame, rows are problems, columns methods, values ranks; groups: the group of each problem. A bar is
+    half of the `difference` to either side: two methods whose bars do not meet are different. The grey band holds all
+    that the best method cannot be told from.
+    """
+    import matplotlib.pyplot as plt
+    means = ranked.mean().sort_values(kind="stable")
+    place = range(len(means))
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.4 + 0.22 * len(means)))
+    ax.axvspan(means.iloc[0], means.iloc[0] + difference, color="#e8e8e8", linewidth=0)
+    ax.errorbar(means, place, xerr=difference / 2, linestyle="", color="black", marker="o", markersize=6, capsize=2,
+                elinewidth=1, zorder=3, label="all")
+    for name, part in ranked.groupby(list(groups), sort=False):
+        ink = look(name)
+        ax.plot(part.mean()[means.index], place, linestyle="", marker=ink["marker"], color=ink["color"], markersize=4,
+                markerfacecolor="none", label=name)
+    ax.set_yticks(place, means.index)
+    ax.set_ylim(len(means) - 0.4, -0.6)
+    ax.set_xlim(0, len(means) + 1)
+    ax.set_xlabel(label)
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax, columns=3)
+    return figure
+
+
+@styled
+def tally(counts, label: str = "claims", inks: dict | None = None):
+    """Stacked bars with their numbers written in: rows from top to bottom, a piece for each column.
+
+    counts: DataFrame of whole numbers. inks: column -> (colour of the piece, colour of its number).
+    """
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.2 + 0.42 * len(counts)))
+    start = counts.iloc[:, 0] * 0
+    for i, name in enumerate(counts):
+        piece, ink = (inks or {}).get(name, (OKABE_ITO[i % len(OKABE_ITO)], "white"))
+        ax.barh(range(len(counts)), counts[name], 0.72, left=start, color=piece, edgecolor="white", label=name)
+        for at, (left, n) in enumerate(zip(start, counts[name], strict=True)):
+            if n:
+                ax.text(left + n / 2, at, str(n), ha="center", va="center", color=ink, fontsize=9)
+        start = start + counts[name]
+    ax.set_yticks(range(len(counts)), counts.index)
+    ax.set_ylim(len(counts) - 0.5, -0.5)
+    ax.set_xlabel(label)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    legend(figure, ax)
+    return figure

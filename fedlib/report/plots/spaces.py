@@ -1,0 +1,189 @@
+"""Features and nets as points: in a plane, by t-SNE, or as averages on their way."""
+from fedlib.report.plots.looks import OKABE_ITO, WIDTH, class_colours, colour, legend, look, styled
+
+
+@styled
+def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool = False, marks=None):
+    """Features `(N, D)` on a plane by t-SNE, twice: coloured by domain and by class.
+
+    labels: N class indices; domains: N domain names; classes: class names. Near points were near in `D` dimensions;
+    distances between far groups and the sizes of groups mean nothing. together = True draws them once, larger: the
+    colour is the class and the marker the domain; on one point of each domain and class, amid the others, stands the
+    name of the class. marks: name -> points `(M, D)`, laid out with the features and drawn in black on both halves.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from matplotlib.patheffects import withStroke
+    from sklearn.manifold import TSNE
+    features, labels, domains = np.asarray(features), np.asarray(labels), np.asarray(domains)
+    marks = {name: np.asarray(points) for name, points in (marks or {}).items()}
+    every = np.concatenate([features, *marks.values()])
+    places = TSNE(perplexity=min(30, (len(every) - 1) / 3), init="pca", random_state=seed).fit_transform(every)
+    ends = np.cumsum([len(features), *map(len, marks.values())])
+    places, *spots = np.split(places, ends[:-1])
+    names, inks = classes or [str(k) for k in range(labels.max() + 1)], class_colours(labels.max() + 1)
+    if together:
+        figure, ax = plt.subplots(figsize=(WIDTH, 4.9))
+        for domain in dict.fromkeys(domains.tolist()):
+            here, marker = domains == domain, look(domain)["marker"]
+            ax.scatter(*places[here].T, s=26, c=np.array(inks)[labels[here]], marker=marker, edgecolors="white",
+                       linewidths=0.4)
+            ax.plot([], [], linestyle="", marker=marker, color="#4d4d4d", label=domain)
+            for k in np.unique(labels[here]):       # a class may lie in as many places as there are domains
+                group = places[here & (labels == k)]
+                amid = group[np.square(group - np.median(group, axis=0)).sum(axis=1).argmin()]
+                ax.text(*amid, names[k], color=inks[k], size=12, weight="bold", ha="center", va="center",
+                        path_effects=[withStroke(linewidth=2.5, foreground="white")])
+        ax.set(xticks=[], yticks=[])
+        legend(figure, ax)
+        return figure
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.9))
+    for domain in dict.fromkeys(domains.tolist()):
+        here, ink = domains == domain, look(domain)
+        axes[0].scatter(*places[here].T, s=7, color=ink["color"], marker=ink["marker"], linewidths=0, label=domain)
+    for k in np.unique(labels):
+        axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k])
+    for ax, title, columns in zip(axes, ("by domain", "by class"), (2, 5), strict=True):
+        for spot, marker, size in zip(spots, "X*Pd", (22, 40, 70, 40)):
+            ax.scatter(*spot.T, s=size, color="black", marker=marker, edgecolors="white", linewidths=0.5, zorder=3)
+        ax.set(xticks=[], yticks=[], title=title)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=columns, markerscale=2.5, handletextpad=0.1,
+                  columnspacing=0.6, borderpad=0.2)
+    for name, marker in zip(marks, "X*Pd"):
+        axes[0].plot([], [], linestyle="", marker=marker, color="black", markersize=7, label=f" {name}")
+    if marks:
+        handles, texts = axes[0].get_legend_handles_labels()
+        count = len(texts) - len(marks)
+        figure.legend(handles[count:], texts[count:], loc="outside lower center", ncols=len(marks))
+    return figure
+
+
+@styled
+def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
+    """Points `(N, D)` on the plane of their two main directions (PCA); each domain has its marker.
+
+    domains: N names; labels: N class indices that give the colours, else the domains do. The classes' names are printed
+    amid their points or, where there is one domain only, in place of them. marks: name -> a point `(D,)` in black, an
+    arrow from each to the next. mixed: triples (i, j, point on the line from i to j), a star in the colour of i. The
+    axes say what share of the variance a direction carries; the rest is not seen.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from matplotlib.colors import to_rgb
+    from matplotlib.patheffects import withStroke
+    from sklearn.decomposition import PCA
+    points, domains = np.asarray(points), np.asarray(domains)
+    shadow = PCA(2, random_state=0).fit(points)
+    places, inks = shadow.transform(points), np.array([to_rgb(colour(d)) for d in domains])
+    groups = {}
+    if labels is not None:
+        labels = np.asarray(labels)
+        inks = np.array(class_colours(labels.max() + 1))[labels]
+        groups = {str(k if names is None else names[k]): labels == k for k in np.unique(labels)}
+    figure, ax = plt.subplots(figsize=(WIDTH, 4.9))
+    several = len(set(domains.tolist())) > 1
+    for name in dict.fromkeys(domains.tolist()) if several or labels is None else ():
+        here, ink = domains == name, look(name)
+        ax.scatter(*places[here].T, s=50, c=inks[here], marker=ink["marker"], edgecolors="white", linewidths=0.6)
+        ax.plot([], [], linestyle="", marker=ink["marker"], label=name,
+                color=ink["color"] if labels is None else "#4d4d4d")
+    for name, here in groups.items():
+        at = [np.median(places[here], axis=0)] if several else places[here]
+        for x, y in at:
+            ax.text(x, y, name, color=inks[here][0], size=15 if several else 12, weight="bold", ha="center",
+                    va="center", path_effects=[withStroke(linewidth=2, foreground="white")])
+    for i, j, between in mixed:
+        ax.plot(*places[[i, j]].T, color="#808080", linewidth=1.2, zorder=0.9)
+        ax.plot(*shadow.transform(np.asarray(between)[None]).T, "*", color=inks[i], markeredgecolor="black",
+                markersize=13, zorder=3)
+    ends = [shadow.transform(np.asarray(at)[None])[0] for at in (marks or {}).values()]
+    for name, end, marker in zip(marks or (), ends, "P*Xd"):
+        ax.plot(*end, marker, color="black", markeredgecolor="white", markersize=13, label=name)
+    for start, end in zip(ends, ends[1:]):
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.5, "shrinkB": 5})
+    ax.update_datalim(places)
+    ax.autoscale_view()
+    ax.set(**{f"{axis}label": f"{which} main direction ({share:.0%} of the variance)" for axis, which, share in
+              zip("xy", ("first", "second"), shadow.explained_variance_ratio_)})
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.08)
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax, columns=3 if marks else 4)
+    return figure
+
+
+@styled
+def shadows(panels: dict, axes=("", "")):
+    """Unit vectors on a plane, two panels beside each other on the same axes; a dashed circle has length 1.
+
+    panels: title -> (groups, arrows). groups: name -> places `(N, 2)`; its order gives the colour and the marker.
+    arrows: name -> place `(2,)`, drawn from the origin, the name at its tip. What is shorter than 1 points out of the
+    plane. Where all places of a panel lie close to the origin, an inset shows them larger.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    def draw(ax, groups, arrows, size):
+        for i, (name, places) in enumerate(groups.items()):
+            ax.scatter(*np.asarray(places).reshape(-1, 2).T, s=size, color=OKABE_ITO[(3, 0, 6)[i % 3]],
+                       marker="^o+"[i % 3], label=name, linewidths=0.8, alpha=0.8, zorder=4 - i % 3)
+        for tip in arrows.values():
+            ax.annotate("", [float(t) for t in tip], (0, 0), zorder=2, annotation_clip=False,
+                        arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0})
+
+    rows, circle = -(-len(panels) // 2), np.linspace(0, 2 * np.pi, 200)
+    figure, grid = plt.subplots(rows, 2, figsize=(WIDTH, 0.6 + 2.8 * rows), sharex=True, sharey=True, squeeze=False)
+    sets = {title: np.concatenate([np.asarray(x).reshape(-1, 2) for x in groups.values()])
+            for title, (groups, _) in panels.items()}
+    low = min(0.0, *(float(x.min()) for x in sets.values() if len(x))) - 0.1
+    for ax, (title, (groups, arrows)) in zip(grid.flat, panels.items()):
+        ax.plot(np.cos(circle), np.sin(circle), color="#808080", linewidth=1, linestyle="--")
+        draw(ax, groups, arrows, 20)
+        for name, tip in arrows.items():
+            ax.text(*(1.12 * float(t) for t in tip), name, ha="center", va="center")
+        ax.set(title=title, xlim=(low, 1.25), ylim=(low, 1.25), aspect="equal")
+        ax.grid(True)
+        ax.spines[["top", "right"]].set_visible(False)
+        reach = float(np.abs(sets[title]).max()) if len(sets[title]) else 1.0
+        if reach < 0.2:
+            near = ax.inset_axes([0.42, 0.4, 0.58, 0.58])
+            draw(near, groups, {k: [0.95 * reach * float(t) for t in tip] for k, tip in arrows.items()}, 12)
+            ends = min(0.0, float(sets[title].min())) - 0.15 * reach, 1.15 * reach
+            near.set(xlim=ends, ylim=ends, aspect="equal")
+            near.tick_params(labelsize=8, length=2, pad=1)
+            near.locator_params(nbins=3)
+    for ax in grid.flat[len(panels):]:
+        ax.axis("off")
+    for ax in grid[-1]:
+        ax.set_xlabel(axes[0])
+    for ax in grid[:, 0]:
+        ax.set_ylabel(axes[1])
+    legend(figure, *grid.flat[:len(panels)])
+    return figure
+
+
+@styled
+def drift(moves: dict, average):
+    """One round seen from above: how far each client moved from the server's parameters, and their average.
+
+    moves: client -> `(P,)`, w_k - w; average: `(P,)`. The plane is that of the two main directions of the moves: of the
+    P directions it shows the two in which the clients differ most, and arrows may look shorter than they are.
+    """
+    import matplotlib.pyplot as plt
+    import torch
+    stack = torch.stack(list(moves.values())).double().cpu()
+    plane = torch.linalg.svd(stack, full_matrices=False).Vh[:2].T
+    figure, ax = plt.subplots(figsize=(WIDTH, 4.2))
+    for name, end in zip(moves, stack @ plane, strict=True):
+        ax.annotate("", end.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour(name), "lw": 2})
+        ax.plot(*end, color=colour(name), marker=look(name)["marker"], linestyle="", label=name)
+    ax.plot(0, 0, "o", color="black", label="$w$ before", zorder=3)
+    ax.plot(*(average.double().cpu() @ plane), "*", color="black", markersize=14, label="$w$ after", zorder=3)
+    ax.set(xlabel="first main direction", ylabel="second main direction")
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.15)
+    ax.grid(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, ax, columns=3)
+    return figure

@@ -1,0 +1,190 @@
+"""Methods in words, for the pages of the method zoo: taken from docstrings, fields, sources and real messages."""
+import inspect
+import re
+import textwrap
+import tomllib
+from pathlib import Path
+
+from fedlib.core import settings
+from fedlib.core.errors import UserError
+from fedlib.methods import METHODS, FedAvg
+
+COMPARED = Path(__file__).parent / "compared.toml"
+OTHERS = ("FedAvg", "Local")             # what the zoo's methods are measured against
+NET = {"net": "cnn4", "width": 16}       # of the table of costs: the mini tables' net on mini_digits
+
+
+def kind(name: str) -> str:
+    """The kind of change: the file below fedlib/methods that holds the method."""
+    return METHODS[name].__module__.rsplit(".", 1)[-1].replace("base", "averaging")
+
+
+def of_kind(wanted: str) -> list[str]:
+    """The methods of a kind, in the order of their file."""
+    return [name for name in METHODS if kind(name) == wanted]
+
+
+def used_by(name: str) -> list[str]:
+    """The papers that compare with a method."""
+    return [paper for paper, rows in tomllib.loads(COMPARED.read_text()).items() if name in rows]
+
+
+def costs(names: list[str], clients: int = 10, net: dict = NET, shape: tuple = (3, 28, 28)):
+    """A DataFrame, one line per method: kilobytes down and up per client and round, passes per sample and epoch.
+
+    Counted from real messages and real passes on a net with ten classes and samples of a shape, images of 28 px.
+    """
+    import pandas as pd
+
+    from fedlib.engine.cost import cost
+    from fedlib.models.nets import Arch
+    lines = {name: cost(name, Arch(**net), 10, shape, clients) for name in names}
+    frame = pd.DataFrame(lines).T
+    return pd.DataFrame({"down (kB)": frame.bytes_down / 1000, "up (kB)": frame.bytes_up / 1000,
+                         "forward passes": frame.forward, "backward passes": frame.backward,
+                         "compared with in": [", ".join(used_by(n)) or "–" for n in names]}, index=names)
+
+
+def against(names: list[str], results: Path):
+    """What methods are worth in the zoo's two settings, from its records: a DataFrame, one line per setting and method.
+
+    setting, method, seeds, accuracy (%), half; for FedAvg and Local: the difference in points, paired by seed, and half
+    of its 95 % interval. Methods of `names` that the zoo's table has, after FedAvg and Local; nan where nothing ran.
+    """
+    import pandas as pd
+
+    from fedlib.experiments import tables
+    from fedlib.experiments.statistics import interval
+    table = tables.load_table("zoo/methods")
+    rows = ["FedAvg", "Local", *[r["name"] for r in table.rows if r["name"] in set(names) - {"FedAvg", "Local"}]]
+    found = tables.values(table, "mini", results)
+    found = found[found.setting == "avg"].pivot(index=["block", "row"], columns="seed", values="value")
+    found = found.reindex(pd.MultiIndex.from_product([table.blocks, rows]))
+    lines = []
+    for (block, row), sample in found.iterrows():
+        line = {"setting": table.blocks[block]["title"], "method": row, "seeds": int(sample.notna().sum())}
+        line |= dict(zip(("accuracy", "half"), interval(sample.dropna())))
+        for other in OTHERS:
+            line |= dict(zip((other, f"{other} half"), interval((sample - found.loc[block, other]).dropna())))
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def written(gaps):
+    """The frame of `against` as a table to read."""
+    def text(value, half, form):
+        return "not run" if value != value else f"{value:{form}}" + (f" ± {half:.1f}" if half == half else "")
+    import pandas as pd
+    lines = [{"setting": g["setting"], "method": g["method"], "accuracy": text(g["accuracy"], g["half"], ".1f")}
+             | {f"minus {o}": "–" if g["method"] == o else text(g[o], g[f"{o} half"], "+.1f") for o in OTHERS}
+             | {"seeds": g["seeds"]} for g in gaps.to_dict("records")]
+    return pd.DataFrame(lines)
+
+
+def standing(gaps) -> str:
+    """In words, by setting: which methods are above FedAvg and Local on average; bold if outside of both intervals."""
+    groups = {"above both": (1, 1), "above FedAvg only": (1, 0), "above Local only": (0, 1), "above neither": (0, 0)}
+    lines = []
+    for setting, part in gaps.groupby("setting", sort=False):
+        members = {said: [] for said in groups}
+        for g in part[~part.method.isin(OTHERS) & part.accuracy.notna()].to_dict("records"):
+            group = next(k for k, v in groups.items() if v == tuple(g[o] > 0 for o in OTHERS))
+            sure = all(abs(g[o]) > g[f"{o} half"] for o in OTHERS)
+            members[group].append(f"**{g['method']}**" if sure else g["method"])
+        said = "; ".join(f"{k}: {', '.join(m)}" for k, m in members.items() if m) or "not run"
+        lines.append(f"- *{setting}*: {said}.")
+    return "On average over the seeds (bold: outside of both intervals)\n\n" + "\n".join(lines)
+
+
+def entry(name: str) -> str:
+    """A method as Markdown: its docstring, its settings, what it leaves alone, its source."""
+    cls = METHODS[name]
+    first, _, rest = inspect.getdoc(cls).partition("\n\n")
+    lines = [f"### {name}", f"```text\n{textwrap.fill(first, 76)}\n```", _escaped(rest)]
+    values = settings.fields(cls)
+    if values:
+        lines.append("Settings: " + ", ".join(f"`{k} = {default!r}`" for k, (_, default) in values.items()) + ".")
+    if cls.presets:
+        said = {name: ", ".join(f"`{k} = {v!r}`" for k, v in given.items()) for name, given in cls.presets.items()}
+        lines.append("Presets: " + "; ".join(f"`{name}`: {text or 'defaults'}" for name, text in said.items()) + ".")
+    lines.append(f"Limit: {limit(cls.limit)}.")
+    return "\n\n".join(filter(None, [*lines, f"```python\n{source(cls)}\n```"]))
+
+
+def limit(given) -> str:
+    """A method's limit in words."""
+    if isinstance(given, str):
+        return _escaped(given)
+    values, other, *net = given
+    how = "with " + ", ".join(f"`{k} = {v!r}`" for k, v in values.items()) if values else "as it is"
+    return f"{how} it equals {other} exactly" + "".join(f" on the net `{n}`" for n in net)
+
+
+def source(cls) -> str:
+    """The source of a method without its docstring: the changed lines."""
+    lines = inspect.getsource(cls).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip().startswith('"""'))
+    end = next(i for i in range(start, len(lines)) if lines[i].rstrip().endswith('"""')
+               and (i > start or lines[i].count('"""') == 2))
+    return "\n".join(lines[:start] + lines[end + 1:])
+
+
+def _escaped(text: str) -> str:
+    """Plain text as Markdown shows it: outside of backticks the signs of formulas are no markup."""
+    pieces = text.split("`")
+    for i in range(0, len(pieces), 2):
+        pieces[i] = re.sub(r"([\\<>*\[\]])", r"\\\1", pieces[i])
+    return "`".join(pieces)
+
+
+# the command's list
+
+def listing() -> list[dict]:
+    """One entry for each method: name, kind of change, its own settings with defaults, limit and summary."""
+    shared = settings.fields(FedAvg)
+    return [{"name": name, "kind": kind(name),
+             "settings": {k: v[1] for k, v in settings.fields(cls).items() if cls is FedAvg or v != shared.get(k)},
+             "limit": _limit_words(cls.limit), "summary": cls.__doc__.strip().splitlines()[0]}
+            for name, cls in METHODS.items()]
+
+
+def add_costs(lines: list[dict], net: dict, classes: int, shape: tuple, clients: int):
+    """Bytes and passes of a round with a net, by `fedlib.engine.cost`, to each entry; "no_cost": why there are none."""
+    from tqdm import tqdm
+
+    from fedlib.engine.cost import cost
+    from fedlib.models.nets import Arch, build
+    arch = settings.make(Arch, net, "the net")
+    build(arch, classes, shape, 0)      # a mistake in the net is said once
+    for line in tqdm(lines, desc="Counting", disable=None, leave=False):
+        try:
+            line |= cost(line["name"], arch, classes, shape, clients)
+        except UserError as error:      # a method for other data
+            line["no_cost"] = str(error)
+
+
+def listing_text(lines: list[dict]) -> str:
+    """The entries for a reader."""
+    parts = []
+    for line in lines:
+        part = [f"{line['name']:<10} {line['kind']:<11} {_words(line['settings']) or '-'}", line["summary"],
+                f"limit: {line['limit']}"]
+        if "no_cost" in line:
+            part.append(f"not counted: {line['no_cost']}")
+        elif "forward" in line:
+            part.append(f"a round of a client: {line['bytes_down'] / 1e6:.3g} MB down, {line['bytes_up'] / 1e6:.3g} MB "
+                        f"up, {line['forward']:.3g} forward and {line['backward']:.3g} backward passes per sample and "
+                        "epoch")
+        parts.append(f"\n{'':<11}".join(part) + "\n")
+    return "\n".join(parts)
+
+
+def _limit_words(limit) -> str:
+    if isinstance(limit, str):
+        return limit
+    values, other, *net = limit
+    return f"{_words(values) or 'as it is'} equals {other}" + "".join(f" on {n}" for n in net)
+
+
+def _words(values: dict) -> str:
+    return " ".join(f"{k}={v}" for k, v in values.items())

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedlib.core.errors import UserError
 from fedlib.core.losses import class_means
 
-TEMPLATES = resources.files("fedlib") / "templates.toml"
+TEMPLATES = resources.files("fedlib.models") / "templates.toml"
 PLAIN = "other"     # the look whose one template serves any domain
 SCALE = 100.0       # of public heads; CLIP's largest exp(logit scale), which published weights have
 

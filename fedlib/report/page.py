@@ -1,0 +1,205 @@
+"""A table's page: the numbers that a notebook shows, each with one short call."""
+import functools
+from functools import cached_property
+
+import pandas as pd
+from IPython.display import Markdown, display
+
+from fedlib.experiments import batch, claims, tables
+from fedlib.experiments.statistics import interval
+from fedlib.report import plots, text
+
+
+class Page:
+    """What the records say about a table, in the profile asked for and in mini beside it.
+
+    Each block of columns is shown in one profile: the one asked for where it has the block, else mini. seeds: those
+    that are read; () or None: the table's. mode = "run" trains what is missing first. when: tested "before" or "after"
+    the local training of a round; "": as each row says.
+
+    profiles   those shown               blocks   {block: its profile}         titles   {block: in words}
+    rows       names of the rows         found    [(planned run, record)]      ran      blocks that have records
+    cells      printed and ours          averages the same of the means        values   a line for each seed
+    """
+
+    def __init__(self, ident: str, profile: str = "lite", seeds=None, mode: str = "read", device: str = "cpu",
+                 when: str = ""):
+        self.table, self.profile, self.seeds, self.when = tables.load_table(ident), profile, seeds or None, when
+        self.results = batch.ensure(self.table, profile, self.seeds, mode, device)
+        self.rows = [row["name"] for row in self.table.rows]
+        self.titles = {b: content["title"] for b, content in self.table.blocks.items()}
+        self.profiles = [p for p in dict.fromkeys([profile, "mini"]) if p == profile or self._found(p)]
+        self.blocks = {b: p for p in self.profiles for b in tables.shown_blocks(self.table, p)}
+
+    def at(self, when: str) -> "Page":
+        """The same page with all rows tested "before" or "after" local training."""
+        return Page(self.table.id, self.profile, self.seeds, when=when)
+
+    # numbers
+
+    def _found(self, profile: str) -> list:
+        return tables.records_of(self.table, profile, self.results, self.seeds, self.when)
+
+    def _each(self, compute) -> pd.DataFrame:
+        """compute(table, profile, results, ...) in each profile, of the blocks that the profile shows."""
+        frames = [compute(self.table, p, self.results, seeds=self.seeds, when=self.when).assign(profile=p)
+                  for p in self.profiles]
+        every = text.joined(frames)
+        return every[every.profile == every.block.map(self.blocks)]
+
+    @cached_property
+    def found(self) -> list:
+        return [line for p in self.profiles for line in self._found(p) if self.blocks.get(line[0].block) == p]
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        return self._each(tables.compare)
+
+    @cached_property
+    def averages(self) -> pd.DataFrame:
+        return self.cells[self.cells.setting == "avg"]
+
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        return self._each(tables.values)
+
+    @cached_property
+    def ran(self) -> list[str]:
+        return [b for b in self.blocks if (self.cells[self.cells.block == b].n > 0).any()]
+
+    def by(self, columns: str = "row", setting: str = "avg", index: tuple = ("block", "seed")) -> pd.DataFrame:
+        """Ours, a line for each block and seed, a column for each row; or with other columns and lines."""
+        part = self.values if setting is None else self.values[self.values.setting == setting]
+        return part.pivot(index=list(index), columns=columns, values="value")
+
+    def gaps(self, row: str, others, setting: str = "avg") -> dict[str, dict[str, pd.Series]]:
+        """{block: {other: row minus other, seed by seed}} where both have records."""
+        wide, made = self.by(setting=setting), {}
+        for block in [b for b in self.blocks if b in wide.index.unique("block") and row in wide]:
+            pairs = {o: (wide.loc[block][row] - wide.loc[block][o]).dropna() for o in others if o in wide}
+            made[block] = {o: gap for o, gap in pairs.items() if len(gap)}
+        return {block: pairs for block, pairs in made.items() if pairs}
+
+    def differences(self, row: str, others, setting: str = "avg") -> pd.DataFrame:
+        """The same as a frame: block, dataset, row, other, mean, half of the 95 % interval, n."""
+        lines = [(block, self.titles[block], row, other, *interval(gap), len(gap))
+                 for block, pairs in self.gaps(row, others, setting).items() for other, gap in pairs.items()]
+        return pd.DataFrame(lines, columns=["block", "dataset", "row", "other", "mean", "half", "n"])
+
+    def settings(self, row: str) -> dict[str, dict]:
+        """The settings of a row that are not the defaults: {"": everywhere, "PACS, lite": there, ...}."""
+        given = next(r for r in self.table.rows if r["name"] == row)
+        own = self.table.methods.get(given.get("method", row), {})
+        every = {"": own.get("settings", {}) | given.get("settings", {})}
+        for place, changed in (own.get("at", {}) | given.get("at", {})).items():
+            block, _, only = place.partition(".")       # "pacs.lite": in this profile only
+            if block in self.titles or block in tables.PROFILES:
+                every[f"{self.titles.get(block, block)}, {only}" if only else self.titles.get(block, block)] = changed
+        return every
+
+    def settings_in_words(self, row: str) -> str:
+        """'mu = 5; PACS: mu = 1'."""
+        return "; ".join((f"{place}: " if place else "") + text.settings(values)
+                         for place, values in self.settings(row).items())
+
+    def between(self, block: str, other: str) -> pd.DataFrame:
+        """Block `other` minus `block` as text, seed by seed: a line for each row, a column for each setting."""
+        wide = self.by("block", None, ("row", "seed", "setting")).reindex(columns=[block, other]).dropna()
+        gaps = (wide[other] - wide[block]).groupby(["row", "setting"]).agg(list).map(text.points).unstack()
+        columns = self.table.blocks[block]["columns"] | {"avg": "Avg"}
+        gaps = gaps.reindex([r for r in self.rows if r in gaps.index]).reindex(columns=[c for c in columns if c in gaps])
+        return gaps.rename(columns=columns).rename_axis(index=None, columns=None)
+
+    def by_rule(self, *rules: str) -> pd.DataFrame:
+        """The averages under several rules of selection, and what the last rule gains over the second."""
+        made = {}
+        for rule in rules:
+            part = self._each(functools.partial(tables.compare, rule=rule))
+            part = part[(part.setting == "avg") & (part.n > 0)].assign(dataset=lambda t: t.block.map(self.titles))
+            made[rule] = part.rename(columns={"row": "method"}).set_index(["dataset", "method"]).ours
+        frame = pd.DataFrame(made)
+        return text.table(frame.assign(gain=frame[rules[-1]] - frame[rules[-2]]), "{:.2f}")
+
+    def run(self, row: str, block: str, profile: str | None = None):
+        """The planned run of a row and block with the first seed; None where there is none."""
+        seeds = (self.seeds or self.table.seeds)[:1]
+        planned = self.table.runs(profile or self.blocks[block], seeds)
+        return next((p.run for p in planned if (p.row, p.block) == (row, block)), None)
+
+    # what a notebook shows
+
+    def about(self) -> Markdown:
+        """Which profiles are shown, and which blocks have records in each."""
+        held = {p: "; ".join(self.titles[b] for b in self.ran if self.blocks[b] == p) for p in self.profiles}
+        return text.lines(f"profile **{p}** ({tables.PROFILES[p]}). Records of: {held[p] or 'nothing yet'}."
+                          for p in self.profiles)
+
+    def show(self, *blocks: str):
+        """Printed above ours ± half of the 95 % interval, n seeds: a table for each block.
+
+        A variant of ours without records is left out: its printed numbers stand with the block that it varies.
+        """
+        for block in blocks or self.blocks:
+            if block in self.ran or "printed" not in self.table.blocks[block]:
+                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
+                            text.table(tables.wide(self.table, self.cells, block, join="<br>")))
+
+    def show_averages(self):
+        """The blocks' averages side by side, printed above ours."""
+        wide = tables.side_by_side(self.table, self.averages, join="<br>")
+        for block, title in self.titles.items():
+            if title in wide and self.averages[self.averages.block == block].printed.isna().all():
+                wide[title] = wide[title].str.removeprefix("–<br>")     # nothing is printed for it
+        return text.table(wide)
+
+    def differences_to_printed(self):
+        """The averages with records: printed, ours, half of the interval, n, difference."""
+        part = self.averages[self.averages.n > 0].assign(dataset=lambda t: t.block.map(self.titles))
+        part = part.rename(columns={"row": "method", "half": "±"}).set_index(["dataset", "method"])
+        return text.table(part[["printed", "ours", "±", "n", "difference"]], "{:.2f}")
+
+    def show_holdings(self):
+        """Training images of the clients, as a record counted them when it was made."""
+        def draw(found):
+            planned, record = found[0]
+            clients = pd.DataFrame(record["made"]["data"]["clients"])
+            sizes = pd.DataFrame({"images": clients.train.values}, index=clients.domain + ", client " + clients.id)
+            return plots.holdings(sizes, label=f"training images, {self.titles[planned.block]}")
+        return text.or_empty(self.found, draw)
+
+    def curves(self, rows=None, blocks=None):
+        """The mean over the domains after each round, a panel for each block."""
+        frame = text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
+        wanted = blocks or [b for b in self.blocks if "printed" not in self.table.blocks[b]]
+        frame = frame[frame.block.isin(wanted) & frame.method.isin(rows or self.rows)]
+        return text.or_empty(frame.replace({"block": self.titles}), lambda f: plots.curves(f, panel="block"))
+
+    def show_radars(self):
+        """Ours by domain, an axis for each: a figure for each block with records."""
+        for block in [b for b in self.ran if "printed" not in self.table.blocks[b]]:
+            part = self.cells[(self.cells.block == block) & (self.cells.setting != "avg") & (self.cells.n > 0)]
+            shape = part.pivot(index="row", columns="setting", values="ours")
+            shape = shape.loc[[r for r in self.rows if r in shape.index], list(self.table.blocks[block]["columns"])]
+            rim = 20 * -(-shape.max().max() // 20)
+            display(plots.radar(shape, high=rim, label=f"{self.titles[block]}, accuracy (%)"))
+        if not self.ran:
+            display(Markdown(text.EMPTY))
+
+    def judged(self) -> pd.DataFrame:
+        """The table's claims with their verdicts, each in the profile that shows its block."""
+        place = {c["id"]: self.blocks.get(c["block"]) for c in self.table.claims}
+        frames = [claims.judge_claims(self.table, p, self.results, when=self.when).assign(profile=p)
+                  for p in self.profiles]
+        every = text.joined(frames)
+        return every[every.profile == every.id.map(place)].reset_index(drop=True)
+
+    def show_claims(self, columns=("says", "verdict", "evidence", "note")):
+        """The claims with their verdicts, after the number of each verdict."""
+        judged = self.judged()
+        display(judged.verdict.value_counts().rename("claims").to_frame(),
+                text.table(judged[list(columns)], words=True, index=False))
+
+    def provenance(self):
+        """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""
+        frames = [tables.provenance(self.table, p, self.results) for p in self.profiles]
+        return text.or_empty(text.joined(frames).T if any(map(len, frames)) else None)

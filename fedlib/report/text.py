@@ -1,0 +1,62 @@
+"""What pages say: differences in words, tables to read, source code, and one sentence where there is nothing yet."""
+import inspect
+import textwrap
+
+import pandas as pd
+from IPython.display import Markdown, display
+
+from fedlib.experiments.statistics import interval
+
+EMPTY = "No records in this profile yet."
+LEFT = {"text-align": "left", "white-space": "normal"}
+
+
+def joined(frames) -> pd.DataFrame:
+    """One below the other, without empty ones, whose columns have no types."""
+    frames = list(frames)
+    return pd.concat([frame for frame in frames if len(frame)] or frames)
+
+
+def points(sample) -> str:
+    """'+3.1 ± 0.8': the mean of paired differences and half of its 95 % interval; '–' of none."""
+    mean, half = interval(sample)
+    return "–" if pd.isna(mean) else f"{mean:+.1f}" + ("" if pd.isna(half) else f" ± {half:.1f}")
+
+
+def settings(values: dict, none: str = "its defaults") -> str:
+    """'mu = 0.1, tau = 0.5'."""
+    return ", ".join(f"{k} = {v}" for k, v in values.items()) or none
+
+
+def or_empty(content, draw=None, empty: str = EMPTY):
+    """The content, or what `draw` makes of it; where it is empty, the sentence that says so."""
+    if content is None or len(content) == 0:
+        return Markdown(empty)
+    return draw(content) if draw else content
+
+
+def lines(found, empty: str = EMPTY) -> Markdown:
+    """A list of sentences; where there are none, the sentence that says so."""
+    return Markdown("\n".join(f"- {line}" for line in found) or empty)
+
+
+def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool = True):
+    """A frame to read. form: of all numbers, or by column; words: its cells are text; index: with the rows' names."""
+    if not len(frame):
+        return Markdown(EMPTY)
+    style = frame.style.set_table_attributes('class="dataframe"')
+    if words:
+        return (style if index else style.hide(axis="index")).set_properties(**LEFT)
+    numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None
+    style = style.format(form, subset=numbers, na_rep="–") if numbers is not None else style.format(form, na_rep="–")
+    return style if index else style.hide(axis="index")
+
+
+def titled(title: str, *content):
+    """Show content below a line in bold."""
+    display(Markdown(f"**{title}**"), *content)
+
+
+def source(*objects) -> Markdown:
+    """The source of functions, classes or hooks, as Python code to read."""
+    return Markdown("\n\n".join(f"```python\n{textwrap.dedent(inspect.getsource(o)).rstrip()}\n```" for o in objects))

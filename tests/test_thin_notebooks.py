@@ -1,0 +1,76 @@
+"""A notebook tells the story, fedlib computes: little hidden code, short set-up cells, no helper in two notebooks."""
+import ast
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*/*.ipynb"))
+HIDING = {"hide-input", "remove-input", "hide-cell", "remove-cell"}
+SHARED = 6      # lines that two notebooks may not have in common
+
+
+def cells(path: Path) -> list[tuple[list[str], list[str]]]:
+    """(tags, lines of code without blank ones, comments and IPython's commands) of each code cell."""
+    found = []
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            lines = [re.sub(r"^(\s*)[!%].*", r"\1pass", x) for x in "".join(cell["source"]).split("\n")]
+            lines = [x.rstrip() for x in lines if x.strip() and not x.strip().startswith("#")]
+            found.append((cell["metadata"].get("tags", []), lines))
+    return found
+
+
+def counted(path: Path) -> tuple[int, int]:
+    """Lines of code, and how many of them the page hides."""
+    every = cells(path)
+    return sum(len(lines) for _, lines in every), sum(len(lines) for tags, lines in every if HIDING & set(tags))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_at_most_a_quarter_of_a_notebooks_code_is_hidden(path):
+    code, hidden = counted(path)
+    assert hidden <= code / 4, f"{hidden} of {code} lines are hidden"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_set_up_cell_has_at_most_8_lines(path):
+    """The cell after the parameters, where there are any, and every cell that makes a page."""
+    every, last = cells(path), []
+    for tags, lines in every:
+        if "parameters" in last or any(re.search(r"\bPage\(", line) for line in lines):
+            assert len(lines) <= 8, "\n".join(lines)
+        last = tags
+
+
+def test_no_function_stands_in_two_notebooks():
+    places = defaultdict(set)
+    for path in NOTEBOOKS:
+        for _, lines in cells(path):
+            for node in ast.walk(ast.parse("\n".join(lines))):
+                if isinstance(node, ast.FunctionDef):
+                    places[node.name].add(f"{path.parent.name}/{path.stem}")
+    assert not {name: some for name, some in places.items() if len(some) > 1}
+
+
+def test_no_six_lines_stand_in_two_notebooks():
+    """But for the cells that install fedlib and name the parameters."""
+    places = defaultdict(set)
+    for path in NOTEBOOKS:
+        for tags, lines in cells(path):
+            if not {"install", "parameters"} & set(tags):
+                code = [line.strip() for line in lines]
+                for i in range(len(code) - SHARED + 1):
+                    places["\n".join(code[i:i + SHARED])].add(f"{path.parent.name}/{path.stem}")
+    assert not {run: some for run, some in places.items() if len(some) > 1}
+
+
+def test_all_together(capsys):
+    """The count is printed; the notebooks had 10,534 lines, of which 71 % were hidden."""
+    code, hidden = (sum(n) for n in zip(*map(counted, NOTEBOOKS), strict=True))
+    with capsys.disabled():
+        print(f"\nnotebooks: {code} lines of code, {hidden / code:.0%} hidden")
+    assert hidden <= code / 4

@@ -57,6 +57,11 @@ def titled(title: str, *content):
     display(Markdown(f"**{title}**"), *content)
 
 
+def fold(summary: str, body: str, unfolded: bool = False) -> str:
+    """HTML that a click on the summary unfolds."""
+    return f"<details{' open' * unfolded}><summary>{summary}</summary>{body}</details>"
+
+
 def source(*objects) -> Markdown:
     """The source of functions, classes or hooks, as Python code to read."""
     return Markdown("\n\n".join(f"```python\n{textwrap.dedent(inspect.getsource(o)).rstrip()}\n```" for o in objects))

@@ -19,7 +19,7 @@ STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test book check-book pdf bench batch lint clean install
+.PHONY: help reproduce test book check-book pdf bench batch lint address clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -67,6 +67,9 @@ batch: $(BATCH) ## train what a table lacks and execute its pages, with Snakemak
 
 lint: $(INSTALLED) ## check the style only
 	@$(PY) -m ruff check .
+
+address: ## write the repository's address wherever a file carries it: REPO=owner/name, or REPO=none
+	@$(PYTHON) workflow/address.py $(REPO)
 
 clean: ## remove build/ and caches; the virtual environment stays
 	@rm -rf build .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,13 +1,15 @@
-"""Write the results table of README.md from the records: `python book/readme.py`. A test keeps it current."""
+"""Write the results and the methods into README.md: `python book/readme.py`. A test keeps them current."""
+import json
 import re
 from pathlib import Path
 
 from fedlib.engine import records
 from fedlib.experiments import tables
+from fedlib.methods import METHODS
+from fedlib.report import zoo
 
 ROOT = Path(__file__).parent.parent
-MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.S)
-
+MARKS = {k: re.compile(rf"(<!-- {k} -->\n).*?(<!-- /{k} -->)", re.S) for k in ("results", "methods")}
 
 HEADER = """| paper | table, dataset | its method: printed | ours | best other: printed | ours | seeds | profile |
 |---|---|---|---|---|---|---|---|
@@ -56,9 +58,24 @@ def standing(part, own: str, mine: list[str]) -> str:
     return f"{printed} {place['printed']} | {ours} {place['ours']} | {others[0]} | {others[1]} | {seeds}"
 
 
+def methods_table() -> str:
+    """Markdown: every method with the file that holds it and the page that shows it, a line for each kind of change."""
+    lines = ["| what changes | methods | file | page |", "|---|---|---|---|"]
+    for kind in dict.fromkeys(map(zoo.kind, METHODS)):
+        names = ", ".join(f"`{name}`" for name in zoo.of_kind(kind))
+        file = "base" if kind == "averaging" else kind
+        page = "concepts/01_federated_averaging" if kind == "averaging" else f"zoo/{kind}"
+        first = json.loads((ROOT / "notebooks" / f"{page}.ipynb").read_text())["cells"][0]["source"][0]
+        lines.append(f"| {kind.replace('_', ' ')} | {names} | [{file}.py](fedlib/methods/{file}.py) "
+                     f"| [{first.strip("# \n")}](notebooks/{page}.ipynb) |")
+    return "\n".join(lines) + "\n"
+
+
 def renewed(text: str) -> str:
-    """The README with its table made anew."""
-    return MARKS.sub(lambda m: m[1] + results_table() + m[2], text)
+    """The README with its tables made anew."""
+    for name, table in (("results", results_table), ("methods", methods_table)):
+        text = MARKS[name].sub(lambda m, table=table: m[1] + table() + m[2], text)
+    return text
 
 
 if __name__ == "__main__":

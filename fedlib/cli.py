@@ -225,7 +225,7 @@ def node(port, words):
     try:
         from fedlib.remote.node import connect
     except ModuleNotFoundError as error:
-        raise UserError(f"a node needs Flower ({error}): pip install 'fedlib[flower]'") from None
+        raise UserError(f"a node needs Flower ({error}): pip install 'fed-across-domains[flower]'") from None
     connect(list(words), port)
 
 

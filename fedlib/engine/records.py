@@ -12,14 +12,19 @@ MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data
 BY_NAME = ("acc", "after", "val", "unseen", "transfer")     # of a round: {domain or measure: %}
 NUMBERS = ("loss", "train_loss", "seconds")
 FAR = float("inf")
+CLONE = "fed-across-domains"      # the folder that a notebook's first cell clones into
 
 
 def results_folder(given: Path | None = None) -> Path:
-    """Where records lie: as given, else FEDLIB_RESULTS, else the nearest results/ upwards, else ./results."""
+    """Where records lie: as given, else FEDLIB_RESULTS, else the nearest results/ upwards, else that of a clone below
+    (as notebooks make it in Colab) or of the checkout that this package is part of; else ./results.
+    """
     if given or os.environ.get("FEDLIB_RESULTS"):
         return Path(given or os.environ["FEDLIB_RESULTS"])
-    here = Path.cwd()
-    return next((p / "results" for p in [here, *here.parents] if (p / "results").is_dir()), here / "results")
+    here, checkout = Path.cwd(), Path(__file__).parents[2]
+    places = [*(p / "results" for p in [here, *here.parents]), here / CLONE / "results"]
+    places += [checkout / "results"] if (checkout / "pyproject.toml").is_file() else []
+    return next((p for p in places if p.is_dir()), here / "results")
 
 
 def write_record(path: Path, record: dict):

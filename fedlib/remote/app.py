@@ -11,7 +11,7 @@ name = "fedlib-run"
 version = "1.0.0"
 description = "A fedlib run across machines"
 license = "MIT"
-dependencies = []       # of each machine: fedlib[flower]
+dependencies = []       # of each machine: fed-across-domains[flower]
 
 [tool.flwr.app]
 publisher = "fedlib"

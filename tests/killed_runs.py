@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 import conftest
+from safetensors import safe_open
 
 from fedlib.core import schema
 from fedlib.core.files import Busy
@@ -78,7 +79,7 @@ def progress(partial: Path) -> int:
     """The last round that a checkpoint holds; it can always be read."""
     if not partial.exists():
         return 0
-    with loop.safe_open(partial, "pt") as file:
+    with safe_open(partial, "pt") as file:
         return schema.parsed(file.metadata()["about"])["rounds"][-1]["round"]
 
 

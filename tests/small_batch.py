@@ -19,22 +19,24 @@ shows = { b = ["scans"] }
 rows = [{ name = "FedAvg" }]
 """
 # fedlib with this paper; `calls` lists the commands. A file named `slow` says how long each round lasts at least, in
-# seconds; with TICKING set a clock ticks at every look: a round takes 2 s, of which it measures 1.
+# seconds; with TICKING set a clock ticks at every look: a round takes 3 s, of which it measures 1.
 COMMAND = """
 import itertools, os, pathlib, sys, time, types
 sys.path.insert(0, {tests!r})
 import conftest
-from fedlib import batch, cli, tables, train
+from fedlib import cli
+from fedlib.engine import loop
+from fedlib.experiments import batch, tables
 tables.PAPERS = pathlib.Path({papers!r})
 if os.environ.get("TICKING"):
-    train.time = batch.time = types.SimpleNamespace(monotonic=itertools.count(1).__next__)
+    loop.time = batch.time = types.SimpleNamespace(monotonic=itertools.count(1).__next__)
 with open(pathlib.Path({papers!r}, "calls"), "a") as calls:
     print(*sys.argv[1:], file=calls)
-slow, checkpoint = pathlib.Path({papers!r}, "slow"), train.checkpoint
+slow, checkpoint = pathlib.Path({papers!r}, "slow"), loop.checkpoint
 def slowly(*args):
     checkpoint(*args)
     time.sleep(float(slow.read_text()) if slow.exists() else 0)
-train.checkpoint = slowly
+loop.checkpoint = slowly
 sys.exit(cli.call(sys.argv[1:]))
 """
 

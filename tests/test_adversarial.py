@@ -566,8 +566,9 @@ def runs(tmp_path_factory):
         if planned.digest not in done:
             kept = []
 
-            def after(server, workers, rounds):
-                kept.extend([{w.client.id: w.client.net.state_dict() for w in workers}, server])
+            def after(simulation):
+                nets = {w.client.id: w.client.net.state_dict() for w in simulation.workers}
+                kept.extend([nets, simulation.server])
             rounds = numbers(records.read_record(loop.train(planned, folder, after=after)))
             done[planned.digest] = [{k: v for k, v in r.items() if "bytes" not in k} for r in rounds], *kept
         return done[planned.digest]

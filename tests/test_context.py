@@ -13,8 +13,7 @@ from fedlib.core.federation import Split, as_input, batches
 from fedlib.core.losses import frame, lmmd
 from fedlib.core.seeds import generator
 from fedlib.datasets.partition import federate
-from fedlib.engine import loop
-from fedlib.engine.worker import Worker
+from fedlib.engine.worker import Worker, prompted
 from fedlib.methods import make
 from fedlib.models import encoders
 from fedlib.models.nets import Arch, build
@@ -111,7 +110,7 @@ def test_too_many_tokens_are_refused_in_one_line(head):
 def test_prompts_need_a_text_tower_and_a_head_of_prompts():
     run = small_run("PromptFL", data={"encoder": ""})
     with pytest.raises(UserError, match="name one in the data"):
-        loop.prompted(run, NAMES)
+        prompted(run, NAMES)
     with pytest.raises(UserError, match="head = prompts"):
         make("PromptFL").equip(build(Arch("identity"), 10, (8,), 0))
 

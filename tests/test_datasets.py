@@ -61,7 +61,7 @@ def peak():
 """
 PREPARE = PEAK + """
 import json, time
-from fedlib import prepare
+from fedlib.datasets import prepare
 start = time.time()
 prepare.prepare("pacs", 64, say=lambda line: None)
 print(json.dumps([time.time() - start, peak()]))
@@ -69,9 +69,9 @@ print(json.dumps([time.time() - start, peak()]))
 LOAD = PEAK + """
 import json, time
 import torch
-from fedlib import prepare
+from fedlib.datasets import prepare
 before, start = peak(), time.time()
-x = prepare.load("pacs", 64).tensors["sketch/x"]
+x = prepare.load_set("pacs", 64).tensors["sketch/x"]
 print(json.dumps([time.time() - start, peak() - before, len(x)]))
 """
 

@@ -21,7 +21,7 @@ from fedlib.core.errors import UserError
 from fedlib.core.seeds import generator
 from fedlib.datasets import feature_cache, prepare
 from fedlib.datasets.partition import Data, federate
-from fedlib.datasets.registry import BUILT_IN, DATASETS
+from fedlib.datasets.registry import DATASETS
 from fedlib.engine import loop, records
 from fedlib.engine.run import plan
 from fedlib.models import class_heads, encoders, nets
@@ -77,7 +77,7 @@ def store(tmp_path, monkeypatch):
 def at_hand(monkeypatch):
     """The tiny encoder can be loaded by its name."""
     monkeypatch.setattr(encoders, "at_hand", lambda name: True)
-    monkeypatch.setattr(encoders, "load", lambda name: tiny())
+    monkeypatch.setattr(encoders, "load_encoder", lambda name: tiny())
 
 
 def made(store) -> list[str]:
@@ -488,7 +488,7 @@ def few_pacs(store, monkeypatch):
     reader = types.ModuleType("few_pacs")
     reader.NAME = reader.TITLE = "few_pacs"
     reader.CLASSES, reader.DOMAINS, reader.SIZES = pacs.CLASSES, pacs.DOMAINS, (96,)
-    reader.ABOUT = pacs.ABOUT
+    reader.ABOUT, reader.BUILT_IN = pacs.ABOUT, True
 
     def read(root, size, say):
         domains = {}
@@ -502,7 +502,6 @@ def few_pacs(store, monkeypatch):
     reader.read = read
     monkeypatch.setitem(DATASETS, "few_pacs", "few_pacs")
     monkeypatch.setitem(sys.modules, "few_pacs", reader)
-    monkeypatch.setattr(prepare, "BUILT_IN", (*BUILT_IN, "few_pacs"))
     return "few_pacs"
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import net_of, numbers, small_run
+from conftest import numbers, small_run
 from killed_runs import short
+from safetensors import safe_open
 from safetensors.torch import load, save
 
 from fedlib import cli
@@ -91,14 +92,14 @@ KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
 import conftest
-from fedlib import train
+from fedlib.engine import loop
 calls = []
 def fsync(file):
     calls.append(file)
     if len(calls) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 os.fsync = fsync
-train.train(conftest.small_run("MOON", net="linear", rounds=3), Path(sys.argv[1]))
+loop.train(conftest.small_run("MOON", net="linear", rounds=3), Path(sys.argv[1]))
 """
 
 
@@ -173,14 +174,13 @@ def test_a_checkpoint_cut_at_any_byte_is_no_checkpoint(tmp_path):
     with pytest.raises(Cut):
         loop.train(run, tmp_path, say=cut)
     partial = run.path(tmp_path).with_suffix(".partial")
-    content, federation = partial.read_bytes(), loop.federate(run.data, run.seed)
-    server = loop.make(run.method, run.settings, run.protocol)
-    server.setup(net_of(run, federation.clients[0]))
-    assert len(resume(partial, run, server, [], "cpu")) == 1
+    content, simulation = partial.read_bytes(), loop.Simulation(run)
+    resume(partial, simulation)
+    assert len(simulation.rounds) == 1
     for left in cuts(content):
         partial.write_bytes(left)
         with pytest.raises(UserError, match="is not a checkpoint .*; delete it to start the run afresh"):
-            resume(partial, run, server, [], "cpu")
+            resume(partial, simulation)
     assert partial.read_bytes() == left
 
 
@@ -227,7 +227,7 @@ def test_a_foreign_checkpoint_is_refused(about, halfway, tmp_path):
 def resaved(partial: Path, change, **about):
     """The checkpoint with other tensors or metadata, and a right sum."""
     tensors = load(partial.read_bytes())
-    with loop.safe_open(partial, "pt") as file:
+    with safe_open(partial, "pt") as file:
         said = json.loads(file.metadata()["about"])
     change(tensors)
     said |= {"sum": checksum(tensors, said["rounds"])} | about
@@ -294,7 +294,7 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
 
 def test_only_the_clean_up_of_a_day_asks_for_the_time_of_day():
     asks = [p.name for p in sorted((HERE.parent / "fedlib").rglob("*.py")) if "time.time()" in p.read_text()]
-    assert asks == ["prepare.py"]
+    assert asks == ["files.py"]
 
 
 # a full disk, a folder that cannot be written
@@ -317,8 +317,9 @@ FULL = """
 import contextlib, io, json, sys
 from pathlib import Path
 import killed_runs
-from fedlib import cli, records, train
-from fedlib.errors import UserError
+from fedlib import cli
+from fedlib.core.errors import UserError
+from fedlib.engine import loop, records
 place, seen = Path(sys.argv[1]), []
 run = killed_runs.short(rounds=3)
 def fill(event):
@@ -326,7 +327,7 @@ def fill(event):
         while file.write(b"x" * 256):
             pass
 try:
-    train.train(run, place, say=fill)
+    loop.train(run, place, say=fill)
 except UserError as error:
     seen.append(str(error))
 left = [p.suffix for p in run.path(place).parent.iterdir()]
@@ -336,9 +337,9 @@ with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
                      "--out", place / "o"])
 (place / "full").unlink()
 rounds = []
-train.train(run, place, say=lambda e: rounds.append(e["round"]))
+loop.train(run, place, say=lambda e: rounds.append(e["round"]))
 print(json.dumps({"said": seen, "left": left, "code": code, "err": err.getvalue(), "rounds": rounds,
-                  "record": records.read(run.path(place)),
+                  "record": records.read_record(run.path(place)),
                   "end": [p.suffix for p in run.path(place).parent.iterdir()]}))
 """
 
@@ -357,7 +358,7 @@ def test_a_disk_that_is_full_in_mid_run_loses_nothing(tmp_path):
 READ_ONLY = """
 import contextlib, io, json, sys
 import conftest
-from fedlib import cli, tables
+from fedlib import cli
 place, found = sys.argv[1], {}
 for command in (["train", "FedAvg", "--data", "tiny_features", "--set", "net=linear", "--rounds", "1", "--out", place],
                 *(["run", "i2pfl/table2", "--only", "FedAvg", "--seeds", "7", "--results", place, *how]
@@ -436,7 +437,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
 def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
     run = small_run(net="linear")
     path, there = run.path(tmp_path), iter([False, True])
-    monkeypatch.setattr(loop, "loop", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr(loop, "all_rounds", lambda *a: pytest.fail("trained again"))
     monkeypatch.setattr(type(path), "exists", lambda p: next(there) if p == path else os.path.exists(p))
     assert loop.train(run, tmp_path) == path and next(there, None) is None
 
@@ -466,7 +467,7 @@ def test_a_diverged_run_says_so_and_leaves_no_record(tmp_path, monkeypatch, caps
 
 def test_divergence_in_a_later_round_leaves_no_checkpoint(tmp_path, monkeypatch):
     measure, losses = measure_round, iter([1.0, float("inf")])
-    monkeypatch.setattr(loop, "measure", lambda *a: measure(*a) | {"loss": next(losses)})
+    monkeypatch.setattr(loop, "measure_round", lambda *a: measure(*a) | {"loss": next(losses)})
     with pytest.raises(UserError, match="diverged in round 2"):
         loop.train(small_run(net="linear"), tmp_path)
     assert names(tmp_path / "tiny_digits") == []
@@ -516,7 +517,7 @@ def planned(tmp_path, monkeypatch):
     (papers / "small.toml").write_text(PAPER)
     (papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
     (tmp_path / "sitecustomize.py").write_text(
-        f"import pathlib, conftest\nfrom fedlib import tables\ntables.PAPERS = pathlib.Path({str(papers)!r})\n")
+        f"import pathlib, conftest\nfrom fedlib.experiments import tables\ntables.PAPERS = pathlib.Path({str(papers)!r})\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, HERE, HERE.parent))))
     monkeypatch.setattr(tables, "PAPERS", papers)
     return tables.load_table("small/t").runs

@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from fedlib.core.errors import UserError
 from fedlib.core.federation import as_input
+from fedlib.core.params import load_params
 from fedlib.engine import loop, records
 from fedlib.experiments import tables
 from fedlib.probes import embeddings
@@ -18,15 +19,15 @@ SHOWN = ("scans", "street")
 def test_they_are_those_of_the_last_global_net(tmp_path):
     run, seen = small_run("FedProto", {"average": True}), {}
 
-    def look(server, workers, rounds):
-        seen["net"] = server.global_
-        seen["worker"] = workers[-1]        # street's only client
+    def look(simulation):
+        seen["net"] = simulation.server.global_
+        seen["worker"] = simulation.workers[-1]        # street's only client
 
     loop.train(run, tmp_path / "plain", after=look)
     embeddings.collect(run, SHOWN, tmp_path)
     z, y, domains = embeddings.read(run, SHOWN, tmp_path)
     client = seen["worker"].client
-    loop.load(client.net, seen["net"])
+    load_params(client.net, seen["net"])
     every = client.net.eval().body(as_input(client.test.x)).half().float()
     here = torch.tensor([d == "street" for d in domains])
     nearest = torch.cdist(z[here], every, compute_mode="donot_use_mm_for_euclid_dist")     # a product would cancel

@@ -26,11 +26,12 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedlib import cli
 from fedlib.core import params
-from fedlib.core.errors import UserError  # noqa: E402
+from fedlib.core.errors import UserError
 from fedlib.datasets import feature_cache, prepare
-from fedlib.datasets.partition import federate  # noqa: E402
+from fedlib.datasets.partition import federate
 from fedlib.engine import loop, records
-from fedlib.engine.worker import Worker, Workers  # noqa: E402
+from fedlib.engine.run import run_in_words
+from fedlib.engine.worker import Worker, Workers, initial_net
 from fedlib.remote import flower, wire
 
 PAGE = Path(__file__).parent.parent / "notebooks/use/machines.ipynb"
@@ -173,8 +174,7 @@ def without(run, folder, absent):
                     self[i].restore(kept[i])
             return ends
 
-    net = loop.build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
-    workers = Lossy(Worker(run, c, loop.copy.deepcopy(net)) for c in federation.clients)
+    workers = Lossy(Worker(run, c, initial_net(run, federation)) for c in federation.clients)
     return numbers(records.read_record(loop.train(run, folder, workers=workers, federation=federation)))
 
 
@@ -330,7 +330,7 @@ class Machines:
         here = str(Path(sys.executable).parent)
         return os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(self.folder / name / "home"),
                              "PATH": f"{here}:{os.environ['PATH']}", "FEDLIB_DATA": str(prepare.folder()),
-                             "PYTHONPATH": str(Path(loop.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+                             "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 
     def do(self, name: str, command: str, tries: int = 1) -> str:
         """A command that ends."""
@@ -422,7 +422,7 @@ def planned(words: str):
     name, *rest = words.split()
     pairs = list(zip(rest[::2], rest[1::2], strict=True))
     options = dict(pairs)
-    return cli.planned(name, options["--data"], options["--rounds"], 0, [v for k, v in pairs if k == "--set"])
+    return run_in_words(name, options["--data"], options["--rounds"], 0, [v for k, v in pairs if k == "--set"])
 
 
 @pytest.mark.slow
@@ -460,8 +460,8 @@ def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, 
     assert "No SuperNode found with the given public key" in federation.said("stranger")
 
 
-GARBLED = """from fedlib import flower, wire
-from fedlib.flower import client, server
+GARBLED = """from fedlib.remote import flower
+from fedlib.remote.flower import client, server
 
 __all__ = ["client", "server"]
 honest = flower.Place.answer
@@ -521,9 +521,10 @@ def test_a_garbled_message_a_killed_node_and_a_killed_server_lose_nothing(machin
 def test_a_node_that_hears_no_more_ends_by_an_error(ends, code, said, tmp_path):
     """As when its heartbeat has died, or Flower's node has returned: its service manager starts it again."""
     words = f"""import threading, time
-from fedlib import cli, node
+from fedlib import cli
+from fedlib.remote import node
 node.flower_supernode = lambda: {ends}
 raise SystemExit(cli.call(["node", "--port", "1"]))"""
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=200, cwd=tmp_path,
-                          env=os.environ | {"PYTHONPATH": str(Path(loop.__file__).parent.parent)})
+                          env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)})
     assert done.returncode == code and said in done.stderr

@@ -1,6 +1,7 @@
 """Files that somebody crafted or damaged: refused in one line, and nothing in them is executed."""
 import contextlib
 import copy
+import dataclasses
 import importlib.util
 import io
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import small_paper
+import tiny_features
 import torch
 from conftest import small_run
 from hostile import changed, crafted, garbled, toml, unpacked
@@ -26,11 +28,12 @@ from safetensors.torch import save
 
 from fedlib import cli
 from fedlib.core.errors import UserError
+from fedlib.core.params import flatten
 from fedlib.datasets import feature_cache, named_partitions, prepare, splits
 from fedlib.datasets.partition import Data, federate
 from fedlib.engine import loop, records, stack
 from fedlib.engine.checkpoint import checksum, resume
-from fedlib.engine.worker import Worker
+from fedlib.engine.loop import Simulation
 from fedlib.experiments import batch, failures, status, tables
 from fedlib.experiments.claims import judge_claims
 from fedlib.models import encoders, mini_clip
@@ -218,17 +221,12 @@ def test_machines_measured(tmp_path):
 
 def test_what_stacking_remembers(tmp_path, monkeypatch):
     """It is measured again where the file is damaged; what is found is used as a number of clients."""
-    run = small_run(net="linear")
-    federation = federate(run.data, run.seed)
+    simulation = Simulation(small_run(net="linear"))
     monkeypatch.setattr(prepare, "folder", lambda: tmp_path)
     monkeypatch.setattr(stack, "gain", lambda workers: 10.0)
-    from conftest import net_of
-    server = loop.make(run.method, run.settings, run.protocol)
-    server.setup(net_of(run, federation.clients[0]))
-    workers = [Worker(run, c, net_of(run, c)) for c in federation.clients[:2]]
 
     def choose():
-        return stack.choose("auto", run, workers, [server.broadcast(w.client.id) for w in workers], 0, "cpu")
+        return stack.choose("auto", simulation.run, simulation.workers[:2], map(simulation.message, (0, 1)), 0, "cpu")
     assert choose() == 2
     real, seen = json.loads((tmp_path / "stack.json").read_text()), Counter()
 
@@ -249,7 +247,7 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
     for p in paths:
         shutil.copy(p, tmp_path / p.name)
-    monkeypatch.setattr(prepare, "BUILT_IN", ())
+    monkeypatch.setattr(tiny_features, "BUILT_IN", False)
     return prepare.paths("tiny_features", 49)
 
 
@@ -277,7 +275,7 @@ def test_features_of_encoders(tmp_path, monkeypatch):
              "dtype": "float16", "set": manifest["digest"], "name": "tiny_features", "size": 49, "dim": 4}
     tensors = {d: torch.zeros(sum(n["per_class"]), 4).half().numpy() for d, n in manifest["domains"].items()}
     real = prepare.load_set("tiny_features")
-    monkeypatch.setattr(prepare, "load", lambda *a: real)
+    monkeypatch.setattr(prepare, "load_set", lambda *a: real)
     monkeypatch.setattr(prepare, "folder", lambda: tmp_path / "here")
     (tmp_path / "here").mkdir()
     path = feature_cache.path_of(about)
@@ -312,13 +310,12 @@ def partial(tmp_path):
         loop.train(run, tmp_path, say=stop)
 
     def start():
-        from conftest import net_of
-        server = loop.make(run.method, run.settings, run.protocol)
-        server.setup(net_of(run, federation.clients[0]))
-        workers = [Worker(run, copy.copy(c), net_of(run, c)) for c in federation.clients]
-        rounds = resume(path, run, server, workers, "cpu")
-        return rounds, loop.flatten({"server": {k: v for k, v in vars(server).items() if k.endswith("_")},
-                                      "clients": {w.client.id: w.kept() for w in workers}})
+        clients = [copy.copy(c) for c in federation.clients]
+        simulation = Simulation(run, dataclasses.replace(federation, clients=clients))
+        resume(path, simulation)
+        server = {k: v for k, v in vars(simulation.server).items() if k.endswith("_")}
+        return simulation.rounds, flatten({"server": server, "clients": {w.client.id: w.kept()
+                                                                         for w in simulation.workers}})
     path = run.path(tmp_path).with_suffix(".partial")
     return path, start
 

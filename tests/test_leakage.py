@@ -49,9 +49,9 @@ def test_images_can_be_told_from_what_was_made_of_them():
 
 def test_what_is_measured_is_each_image_beside_what_its_client_would_send(tmp_path):
     run, seen = small_run("FedPall", {"noise": "mask"}), []
-    loop.train(run, tmp_path, after=lambda server, workers, rounds: seen.extend((server, workers)))
-    server, workers = seen
-    x, z = leakage.sent(server, workers)
+    loop.train(run, tmp_path, after=seen.append)
+    simulation, = seen
+    workers, (x, z) = simulation.workers, leakage.sent(simulation)
     first = workers[0].client
     n = len(first.train)
     assert torch.equal(x[:n], as_input(first.train.x)) and len(x) == len(z) == sum(len(w.client.train) for w in workers)

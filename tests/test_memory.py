@@ -5,19 +5,14 @@ import sys
 import pytest
 
 HUNDRED = """
-import copy, sys
-from fedlib import machine, records, train
-from fedlib.cost import random
-from fedlib.data import Client
-from fedlib.methods import make
-from fedlib.nets import build
-run = records.plan(sys.argv[1], {}, {"name": "random"}, {"net": "cnn4"}, {"rounds": 1, "batch": 10}, 0)
-net, split = build(run.net, 100, (3, 32, 32), 0), random(10, 100, (3, 32, 32))
-server = make(run.method, {}, run.protocol)
-server.setup(net)
-workers = [train.Worker(run, Client(str(i), "", split, split), copy.deepcopy(net)) for i in range(100)]
-for number in range(1):
-    server.aggregate({w.client.id: w.train(server.broadcast(w.client.id), number)[0] for w in workers})
+import sys
+from fedlib.core import machine
+from fedlib.engine.cost import made_up
+from fedlib.engine.loop import Simulation
+from fedlib.engine.run import plan
+run = plan(sys.argv[1], {}, {"name": "random"}, {"net": "cnn4"}, {"rounds": 1, "batch": 10}, 0)
+simulation = Simulation(run, made_up([10] * 100, 100, (3, 32, 32)))
+simulation.server.aggregate(simulation.exchange(list(range(100)))[0])
 print(machine.peak("cpu"))
 """
 

@@ -12,6 +12,7 @@ from fedlib.core.federation import Client, Split, as_input, augment, batches, ro
 from fedlib.core.losses import class_means
 from fedlib.datasets.partition import Data, federate
 from fedlib.engine import loop, records
+from fedlib.engine.evaluate import stalled
 from fedlib.engine.run import plan
 from fedlib.engine.worker import Worker
 from fedlib.methods import make
@@ -344,15 +345,15 @@ def test_a_net_depends_on_its_seed_only():
 # the protocol
 
 def test_stalled_by_hand():
-    def stalled(values, patience):
+    def stops(values, patience):
         rounds = [{"val": {"a": v, "b": 0}, "acc": {"a": 0}} for v in values]
         return stalled(rounds, Protocol(patience=patience))
 
-    assert not stalled((1, 3, 2), 2) and stalled((1, 3, 2, 2), 2)
-    assert not stalled((1, 3, 2, 4), 2)     # improved in the last round
-    assert stalled((3, 3, 3), 2)            # equal is no improvement
-    assert not stalled((3, 2, 1), 0)        # 0: never
-    assert not stalled((), 2) and not stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
+    assert not stops((1, 3, 2), 2) and stops((1, 3, 2, 2), 2)
+    assert not stops((1, 3, 2, 4), 2)       # improved in the last round
+    assert stops((3, 3, 3), 2)              # equal is no improvement
+    assert not stops((3, 2, 1), 0)          # 0: never
+    assert not stops((), 2) and not stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
     loss, by_loss = [{"val": {"a": 0}, "val_loss": v} for v in (3.0, 1.0, 1.0, 2.0)], Protocol(patience=2, stop="loss")
     assert stalled(loss, by_loss) and not stalled(loss[:3], by_loss)
 

@@ -13,9 +13,10 @@ import pytest
 import safetensors.numpy
 import torch
 
+from fedlib import cli
 from fedlib.core.errors import UserError
 from fedlib.datasets import prepare
-from fedlib.datasets.registry import BUILT_IN, DATASETS, reader_of
+from fedlib.datasets.registry import DATASETS, reader_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(0)
@@ -48,7 +49,7 @@ def store(tmp_path, monkeypatch):
     for name in ("tiny", "tiny_raw"):
         monkeypatch.setitem(DATASETS, name, name)
         monkeypatch.setitem(sys.modules, name, tiny_module(name))
-    monkeypatch.setattr(prepare, "BUILT_IN", (*BUILT_IN, "tiny"))
+    sys.modules["tiny"].BUILT_IN = True
     return tmp_path / "store"
 
 
@@ -293,11 +294,11 @@ def test_a_real_write_limit(store):
     """The system itself refuses the bytes (a file size limit): one line, exit code 2, nothing left."""
     code = (
         "import resource, signal, numpy as np\n"
-        "from fedlib import prepare\nfrom fedlib.core.errors import UserError\n"
+        "from fedlib.datasets import prepare\nfrom fedlib.core.errors import UserError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "x, y = np.zeros((90, 3, 4, 4), np.uint8), np.zeros(90, np.int64)\n"
-        "try: prepare.write('tiny', 4, ['a'], {'u': (x, y, y.astype(np.uint8))}, {})\n"
+        "try: prepare.write_set('tiny', 4, ['a'], {'u': (x, y, y.astype(np.uint8))}, {})\n"
         "except UserError as error: print(error); raise SystemExit(2)\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -350,11 +351,11 @@ def test_arrays_of_another_type_are_refused(store, key, wrong):
 
 
 def test_command_line(store, tmp_path, capsys):
-    assert prepare.main("tiny_raw", ["--from", str(tmp_path), "--size", "4"]) == 0
+    assert cli.call(["data", "tiny_raw", "--from", str(tmp_path), "--size", "4"]) == 0
     assert "tiny_raw at 4 px" in capsys.readouterr().out
-    assert prepare.main("tiny_raw", ["--from", str(tmp_path), "--size", "5"]) == 2
+    assert cli.call(["data", "tiny_raw", "--from", str(tmp_path), "--size", "5"]) == 2
     assert capsys.readouterr().err == "fedlib: tiny_raw has no size 5 (sizes: 4, 8)\n"
-    assert prepare.main("tiny_raw", ["--from", str(tmp_path), "--skip-corrupt"]) == 0
+    assert cli.call(["data", "tiny_raw", "--from", str(tmp_path), "--skip-corrupt"]) == 0
     out = capsys.readouterr().out
     assert "left out, not readable: 1 images, the first is u/a/broken.png: cut" in out
     assert "skipped: 1 unreadable" in out

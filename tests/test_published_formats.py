@@ -391,10 +391,10 @@ def test_a_missing_class_is_named(offer, store, tmp_path):
 def child(name, size, before="") -> subprocess.Popen:
     """Another process that prepares a set from the files that are on offer here; `before` runs first in it."""
     code = ("import os\n"
-            "from data_scripts import image_folder\n"
+            "from fedlib.datasets import prepare, registry\n"
             "from fedlib.datasets.download import File\n"
-            "from fedlib import prepare\n"
-            f"vars(prepare.module({name!r}))['FILES'] = {reader_of(name).FILES!r}\n"
+            "from fedlib.readers import image_folder\n"
+            f"vars(registry.reader_of({name!r}))['FILES'] = {reader_of(name).FILES!r}\n"
             f"{before}\n"
             f"prepare.prepare({name!r}, {size}, download=True)\n")
     return subprocess.Popen([sys.executable, "-u", "-c", code], text=True, cwd=ROOT, stdout=subprocess.PIPE,

@@ -84,8 +84,8 @@ def test_each_client_gets_its_own_update(tmp_path):
     seen = {}
 
     def look(key):
-        def after(server, workers, rounds):
-            seen[key] = [copy.deepcopy(w.client.net.state_dict()) for w in workers]
+        def after(simulation):
+            seen[key] = [copy.deepcopy(w.client.net.state_dict()) for w in simulation.workers]
         return after
     run = gentle_run("Local", rounds=1, lr=0.002)
     for k in (1, 5):

@@ -87,6 +87,13 @@ class Simulation:
         self.rounds.append({**row, "seconds": round(time.monotonic() - start, 3)})
         return self.rounds[-1]
 
+    def play(self, rounds: int | None = None) -> "Simulation":
+        """So many rounds, or all that the protocol has left; returns the simulation. Raises what `round` raises."""
+        end = None if rounds is None else self.number + rounds
+        while not self.over if end is None else self.number < end:
+            self.round()
+        return self
+
     def exchange(self, chosen: list[int]) -> tuple[dict, list, int]:
         """The chosen clients download and train: (uploads by client id, [(client, what training said)], bytes down).
 

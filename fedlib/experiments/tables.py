@@ -298,9 +298,9 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
     return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
 
 
-def side_by_side(table: Table, cells: pd.DataFrame, join: str = " | ") -> pd.DataFrame:
-    """Blocks of one domain side by side as text: rows are methods, columns are blocks with a cell that is not empty."""
-    part = cells[cells.setting == "avg"]
+def side_by_side(table: Table, cells: pd.DataFrame, join: str = " | ", setting: str = "avg") -> pd.DataFrame:
+    """One setting of the blocks side by side as text: rows are methods, columns are blocks with a cell not empty."""
+    part = cells[cells.setting == setting]
     part = part.assign(text=part.apply(cell, axis=1, join=join))
     full = part[part.printed.notna() | part.ours.notna()].block.unique()
     shaped = part.pivot(index="row", columns="block", values="text")

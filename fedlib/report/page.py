@@ -67,6 +67,16 @@ class Page:
     def ran(self) -> list[str]:
         return [b for b in self.blocks if (self.cells[self.cells.block == b].n > 0).any()]
 
+    @cached_property
+    def printed(self) -> pd.DataFrame:
+        """The paper's numbers: a line for each of its blocks and rows, a column for each setting."""
+        return self.table.printed.pivot(index=["dataset", "method"], columns="setting", values="value")
+
+    def clients(self, block: str) -> pd.DataFrame:
+        """The clients of a block as a record counted them: id, domain, and training, validation and test samples."""
+        record = next(record for planned, record in self.found if planned.block == block)
+        return pd.DataFrame(record["made"]["data"]["clients"])
+
     def by(self, columns: str = "row", setting: str = "avg", index: tuple = ("block", "seed")) -> pd.DataFrame:
         """Ours, a line for each block and seed, a column for each row; or with other columns and lines."""
         part = self.values if setting is None else self.values[self.values.setting == setting]
@@ -134,21 +144,30 @@ class Page:
         return text.lines(f"profile **{p}** ({tables.PROFILES[p]}). Records of: {held[p] or 'nothing yet'}."
                           for p in self.profiles)
 
-    def show(self, *blocks: str):
-        """Printed above ours ± half of the 95 % interval, n seeds: a table for each block.
+    def show(self, *blocks: str, rows=None):
+        """Printed above ours ± half of the 95 % interval, n seeds: a table for each block, of these rows or all.
 
         A variant of ours without records is left out: its printed numbers stand with the block that it varies.
         """
         for block in blocks or self.blocks:
             if block in self.ran or "printed" not in self.table.blocks[block]:
                 text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
-                            text.table(tables.wide(self.table, self.cells, block, join="<br>")))
+                            text.table(tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]))
 
-    def show_averages(self):
-        """The blocks' averages side by side, printed above ours."""
-        wide = tables.side_by_side(self.table, self.averages, join="<br>")
+    def show_each(self, content, empty: str = text.EMPTY):
+        """What content(block) gives below the title of each block with records; nothing where that is None."""
+        made = {block: content(block) for block in self.ran}
+        for block in [b for b in made if made[b] is not None]:
+            text.titled(self.titles[block], made[block])
+        if all(one is None for one in made.values()):
+            display(Markdown(empty))
+
+    def show_averages(self, setting: str = "avg"):
+        """The blocks' averages, or another of their settings, side by side, printed above ours."""
+        part = self.cells[self.cells.setting == setting]
+        wide = tables.side_by_side(self.table, part, "<br>", setting)
         for block, title in self.titles.items():
-            if title in wide and self.averages[self.averages.block == block].printed.isna().all():
+            if title in wide and part[part.block == block].printed.isna().all():
                 wide[title] = wide[title].str.removeprefix("–<br>")     # nothing is printed for it
         return text.table(wide)
 
@@ -174,14 +193,18 @@ class Page:
         frame = frame[frame.block.isin(wanted) & frame.method.isin(rows or self.rows)]
         return text.or_empty(frame.replace({"block": self.titles}), lambda f: plots.curves(f, panel="block"))
 
-    def show_radars(self):
-        """Ours by domain, an axis for each: a figure for each block with records."""
+    def show_radars(self, near: bool = False, names=None):
+        """Ours by domain, an axis for each: a figure for each block with records.
+
+        near: the axes begin below the lowest number, not at zero. names: of the rows, as the legend has them.
+        """
         for block in [b for b in self.ran if "printed" not in self.table.blocks[b]]:
             part = self.cells[(self.cells.block == block) & (self.cells.setting != "avg") & (self.cells.n > 0)]
             shape = part.pivot(index="row", columns="setting", values="ours")
             shape = shape.loc[[r for r in self.rows if r in shape.index], list(self.table.blocks[block]["columns"])]
-            rim = 20 * -(-shape.max().max() // 20)
-            display(plots.radar(shape, high=rim, label=f"{self.titles[block]}, accuracy (%)"))
+            low, step = (10 * (shape.min().min() // 10), 10) if near else (0, 20)
+            rim = max(step * -(-shape.max().max() // step), low + step)
+            display(plots.radar(shape.rename(index=names), low, rim, f"{self.titles[block]}, accuracy (%)"))
         if not self.ran:
             display(Markdown(text.EMPTY))
 
@@ -193,11 +216,12 @@ class Page:
         every = text.joined(frames)
         return every[every.profile == every.id.map(place)].reset_index(drop=True)
 
-    def show_claims(self, columns=("says", "verdict", "evidence", "note")):
-        """The claims with their verdicts, after the number of each verdict."""
+    def show_claims(self, columns=("says", "verdict", "evidence", "note"), every: bool = True):
+        """The claims with their verdicts, all or those that are decided, after the number of each verdict."""
         judged = self.judged()
+        part = judged if every else judged[judged.verdict != "not run"]
         display(judged.verdict.value_counts().rename("claims").to_frame(),
-                text.table(judged[list(columns)], words=True, index=False))
+                text.table(part[list(columns)], words=True, index=False))
 
     def provenance(self):
         """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""

@@ -1,8 +1,13 @@
 """What the pages of concepts share: a net trained in one place, its accuracy, a federation run to its end."""
+import pandas as pd
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from fedlib.core.federation import Split, as_input, batches
+from fedlib.methods.base import Protocol, outputs
+from fedlib.models.nets import Net
 
 
 def fit(net, split: Split, epochs: int, order: torch.Generator, optimiser=None, batch: int = 16):
@@ -30,3 +35,70 @@ def finished(simulation):
     while not simulation.over:
         simulation.round()
     return simulation
+
+
+def features(net: Net, split: Split) -> torch.Tensor:
+    """What the net's body makes of a split `(N, D)`, in evaluation mode, on the CPU."""
+    return outputs(net.body, split, Protocol()).cpu()
+
+
+def pooled(splits) -> Split:
+    """All samples in one place."""
+    return Split(*(torch.cat(parts) for parts in zip(*((s.x, s.y) for s in splits))))
+
+
+def one_of_each(split: Split, which: int = 0) -> torch.Tensor:
+    """A sample of each class `(C, ...)`: the first, or the one at another place among its class."""
+    return torch.stack([split.x[split.y == k][which] for k in split.y.unique()])
+
+
+def class_counts(splits: dict, classes: list[str], title: str = "digit") -> pd.DataFrame:
+    """How many samples of each class a split has: a line for each split, a column for each class."""
+    held = {name: split.y.bincount(minlength=len(classes)).tolist() for name, split in splits.items()}
+    return pd.DataFrame(held, index=pd.Index(classes, name=title)).T
+
+
+def with_norms(seed: int, width: int = 16) -> Net:
+    """Two convolutions and a linear layer, each with batch-norm, for 28 px and ten classes; D = 8 width."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        body = nn.Sequential(
+            nn.Conv2d(3, width, 5), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 5), nn.BatchNorm2d(2 * width), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(32 * width, 8 * width), nn.BatchNorm1d(8 * width), nn.ReLU())
+        return Net(body, nn.Linear(8 * width, 10))
+
+
+def curve(rounds: list[dict], **same) -> pd.DataFrame:
+    """Accuracy (%) by domain after each round, as `plots.curves` takes it; same: columns with one value."""
+    return pd.DataFrame([{**same, "domain": domain, "round": row["round"], "mean": value}
+                         for row in rounds for domain, value in row["acc"].items()])
+
+
+def followed(simulation) -> tuple[torch.Tensor, dict, torch.Tensor]:
+    """One round, and where everybody was: (w before, {client: its way `(T, P)`}, w after).
+
+    w `(P,)`: the server's parameters; a way has the client's after each of its T steps.
+    """
+    start, ways = flat(simulation.server), {}
+    for worker in simulation.workers:
+        ways[worker.client.id] = way = []
+        worker.method.step = noted(worker.method.step, worker.client.net, way)      # of this object, not of its class
+    simulation.round()
+    for worker in simulation.workers:
+        del worker.method.step
+    return start, {i: torch.stack(way) for i, way in ways.items()}, flat(simulation.server)
+
+
+def noted(step, net: nn.Module, way: list):
+    """The hook `step`; after each call the net's parameters `(P,)` are put at the end of the way."""
+    def also(*arguments):
+        value = step(*arguments)
+        way.append(parameters_to_vector(net.parameters()).detach().clone())
+        return value
+    return also
+
+
+def flat(server) -> torch.Tensor:
+    """The server's parameters as one vector `(P,)`."""
+    return torch.cat([server.global_[k].flatten() for k in server.trained])

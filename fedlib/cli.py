@@ -271,9 +271,11 @@ def plan(table, profile, seeds, results, as_json):
     """List the runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
     from fedlib.engine.records import results_folder
     from fedlib.experiments import batch
-    lines = batch.listing(table, profile, parse_seeds(seeds), results_folder(results))
-    click.echo(json.dumps({"table": table, "profile": profile, "runs": lines}, indent=1) if as_json
-               else batch.listing_text(lines))
+    from fedlib.report import shown
+    seeds, results = parse_seeds(seeds), results_folder(results)
+    lines, power = batch.listing(table, profile, seeds, results), shown.power(table, profile, seeds, results)
+    click.echo(json.dumps({"table": table, "profile": profile, "runs": lines, "power": power}, indent=1) if as_json
+               else batch.listing_text(lines) + "\n" + shown.power_text(power))
 
 
 @cli.command()
@@ -326,18 +328,35 @@ def show_progress():
 
 
 @cli.command()
-@click.argument("table")
+@click.argument("table", required=False)
 @PROFILE
 @click.option("--select", "rule", help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
 @click.option("--when", type=click.Choice(["before", "after"]),
               help="Tested before or after a round's local training [default: as each row says].")
+@click.option("--why", metavar="CLAIM", help="From a claim's verdict to the records behind it, as `fedlib claims` lists.")
 @RESULTS
 @JSON
-def show(table, profile, rule, when, results, as_json):
+def show(table, profile, rule, when, why, results, as_json):
     """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims."""
-    from fedlib.report.shown import shown, shown_text
-    found = shown(table, profile, results, rule, when or "")
-    click.echo(json.dumps(found, indent=1) if as_json else shown_text(found))
+    from fedlib.report import shown
+    if why:
+        found, text = shown.why(why, results), shown.why_text
+    elif table:
+        found, text = shown.shown(table, profile, results, rule, when or ""), shown.shown_text
+    else:
+        raise UserError("name a table, or a claim with --why (`fedlib tables` and `fedlib claims` list them)")
+    click.echo(json.dumps(found, indent=1) if as_json else text(found))
+
+
+@cli.command("claims")
+@click.argument("paper", required=False)
+@RESULTS
+@JSON
+def claims_(paper, results, as_json):
+    """List what the papers claim, with a verdict on each, computed from the records."""
+    from fedlib.report import shown
+    found = shown.claims_listing(paper, results)
+    click.echo(json.dumps(found, indent=1) if as_json else shown.claims_text(found))
 
 
 @cli.command()

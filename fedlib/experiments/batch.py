@@ -212,7 +212,8 @@ def differences_text(lines: list) -> str:
 
 def chosen(ident: str, profile: str, seeds=None, only: str | None = None) -> list:
     """The planned runs of a table, or those of one row, method or digest. UserError: there are none."""
-    planned = tables.load_table(ident).runs(profile, seeds)
+    table = tables.load_table(ident)
+    planned = table.runs(profile, seeds) + table.references(profile, seeds)
     if only:
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
         planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
@@ -265,7 +266,7 @@ def listing(ident: str, profile: str, seeds, results: Path) -> list[dict]:
     return [{"row": p.row, "block": p.block, "unseen": p.unseen, "seed": p.seed, "digest": p.run.digest,
              "files": list(map(str, p.files(results))), "missing": [str(f) for f in p.files(results) if not f.exists()],
              "failure": str(failures.path(p.run, results))}
-            for p in tables.load_table(ident).runs(profile, seeds)]
+            for p in chosen(ident, profile, seeds)]
 
 
 def listing_text(lines: list[dict]) -> str:

@@ -1,63 +1,161 @@
-"""What a paper says about a table in words, and a verdict on it from records."""
+"""What a paper says about a table in words, and a verdict on it from records.
+
+    supported      the 95 % interval of the paired difference lies above 0, over every rival
+    contradicted   it lies below 0 over one rival, at a level divided by the number of rivals
+    undecided      neither, on runs that are evidence
+    not evidence   fewer than three seeds, an interval as wide as the column, or a row that did not learn, did not settle,
+                   diverged or was not tuned: `reason` says which
+    not run        a row has no record
+
+So where nothing differs, at most 5 % of the claims are called supported or contradicted.
+"""
 from pathlib import Path
 
 import pandas as pd
 
-from fedlib.experiments.statistics import interval
+from fedlib.experiments import evidence
+from fedlib.experiments.statistics import LEVEL, holm, interval, p_value, seeds_needed
 from fedlib.experiments.tables import Table, idents, load_table, values
+
+SUPPORTED, CONTRADICTED, UNDECIDED, NOT_EVIDENCE, NOT_RUN = VERDICTS = (
+    "supported", "contradicted", "undecided", "not evidence", "not run")
+DECIDED = (SUPPORTED, CONTRADICTED, UNDECIDED)
+FEWEST = 3          # seeds
+COLUMNS = ["id", "source", "says", "verdict", "reason", "direction", "over", "mean", "half", "n", "printed", "agrees",
+           "needs", "p", "evidence", "note"]
 
 
 def judge_claims(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "") -> pd.DataFrame:
-    """Every claim on the table with its verdict in this profile: id, source, says, verdict, evidence, note.
-
-    Each comparison is paired by seed. reproduced: every 95 % interval of better - than lies above 0. partly: every mean
-    does, not every interval. not reproduced: some mean is 0 or below. not run: a record is missing.
-    """
+    """Every claim on the table with its verdict in this profile: COLUMNS, see `judge`."""
     cells = values(table, profile, results, rule, when=when)
-    lines = [{k: c[k] for k in ("id", "source", "says")} | judge(c, cells) | {"note": c.get("note", "")}
+    rows = evidence.of_rows(table, profile, results, rule, when)
+    lines = [{k: c[k] for k in ("id", "source", "says")} | judge(c, cells, rows, table) | {"note": c.get("note", "")}
              for c in table.claims]
-    return pd.DataFrame(lines, columns=["id", "source", "says", "verdict", "evidence", "note"])
+    return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def rivals(claim: dict, table: Table, there) -> list[str]:
+    """The rows that a claim names, and those of `there` that are variants of one: MOON's other weight is MOON too."""
+    variants = [r["name"] for r in table.rows if r["name"] in there and r["name"] != claim["better"]
+                and r.get("printed") in claim["than"]]
+    return list(dict.fromkeys([*claim["than"], *variants]))
+
+
+def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) -> dict:
+    """The verdict of one claim from `values` and `evidence.of_rows`.
+
+    direction: what the intervals alone say. Of the rival that decides, `over`: mean and half of the difference paired by
+    seed, n, the printed difference, whether ours agrees with its size, for an undecided claim the seeds it needs to
+    find the printed difference (0: none would). p: of the whole claim.
+    """
+    part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
+    by_row = part.pivot(index="seed", columns="row", values="value")
+    than = rivals(claim, table, by_row)
+    empty = {"reason": "", "direction": "", "over": "", "mean": float("nan"), "half": float("nan"), "n": 0,
+             "printed": float("nan"), "agrees": None, "needs": 0, "p": float("nan")}
+    if missing := [r for r in [claim["better"], *than] if r not in by_row]:
+        return empty | {"verdict": NOT_RUN, "evidence": f"no records of {', '.join(missing)}"}
+    gaps = {r: (by_row[claim["better"]] - by_row[r]).dropna() for r in than}
+    if not all(map(len, gaps.values())):
+        return empty | {"verdict": NOT_RUN, "evidence": "no seed in common"}
+    found = empty | compared(gaps) | {"printed": float("nan")}
+    gap, printed = gaps[found["over"]], printed_difference(claim, found["over"], table)
+    found |= {"printed": printed, "agrees": bool(abs(found["mean"] - printed) <= found["half"])
+              if printed == printed and found["half"] == found["half"] else None}
+    reasons = faults(found, rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])],
+                     [claim["better"], *than])
+    verdict = NOT_EVIDENCE if reasons else found["direction"]
+    if verdict == UNDECIDED:
+        found["needs"] = seeds_needed(printed, gap.std())
+    return found | {"verdict": verdict, "reason": "; ".join(reasons), "evidence": in_words(found, verdict)}
+
+
+def compared(gaps: dict[str, pd.Series]) -> dict:
+    """{"direction", "over", "mean", "half", "n", "p"} of differences to each rival."""
+    direction, over = decided(gaps)
+    below = [p_value(gap) for gap in gaps.values() if gap.mean() <= 0]
+    p = min(1.0, len(gaps) * min(below)) if below else max(map(p_value, gaps.values()))
+    mean, half = interval(gaps[over])
+    return {"direction": direction, "over": over, "mean": mean, "half": half, "n": len(gaps[over]), "p": p}
+
+
+def decided(gaps: dict) -> tuple[str, str]:
+    """(what the intervals say, the rival that decides it) of {rival: differences by seed}.
+
+    Supported needs every interval above 0. Contradicted needs one below 0 at the level 1 - 0.05 / k of k rivals: one of
+    many rivals is soon above by chance.
+    """
+    bounds = {r: interval(gap) for r, gap in gaps.items()}
+    least = min(bounds, key=lambda r: bounds[r][0] - bounds[r][1])
+    if all(mean - half > 0 for mean, half in bounds.values()):
+        return SUPPORTED, least
+    upper = {r: sum(interval(gap, 1 - (1 - LEVEL) / len(gaps))) for r, gap in gaps.items()}
+    below = min(upper, key=upper.get)
+    return (CONTRADICTED, below) if upper[below] < 0 else (UNDECIDED, min(bounds, key=lambda r: bounds[r][0]))
+
+
+def faults(found: dict, rows: pd.DataFrame, named: list[str]) -> list[str]:
+    """Why a comparison is no evidence, in words. rows: `evidence.of_rows` of its column."""
+    reasons = [f"only {found['n']} seed{'s' * (found['n'] > 1)}"] if found["n"] < FEWEST else []
+    lowest = (rows["mean"] - rows["above"]).min()       # the constant answer's
+    span = rows["mean"].max() - min(rows["mean"].min(), lowest if lowest == lowest else float("inf"))
+    if found["n"] >= FEWEST and 2 * found["half"] >= span:
+        reasons.append(f"the interval (± {found['half']:.1f}) is as wide as the whole column ({span:.1f} points)")
+    return reasons + evidence.faults(rows[rows.row.isin(named)].to_dict("records"))
+
+
+def printed_difference(claim: dict, over: str, table: Table) -> float:
+    """What the paper prints for `better` minus this rival; nan where one of the two is not printed."""
+    place = (table.printed.dataset == table.printed_as(claim["block"])) & (table.printed.setting == claim["setting"])
+    of = table.printed[place].drop_duplicates("method").set_index("method").value
+    return float(of.get(table.printed_row(claim["better"]), float("nan")) - of.get(table.printed_row(over), float("nan")))
+
+
+def in_words(found: dict, verdict: str) -> str:
+    """'+4.26 ± 3.86 points over MOON, n = 3; printed +1.15'."""
+    half = f" ± {found['half']:.2f}" if found["half"] == found["half"] else ""
+    printed = f"; printed {found['printed']:+.2f}" if found["printed"] == found["printed"] else ""
+    needs = ""
+    if verdict == UNDECIDED and found["printed"] == found["printed"]:
+        needs = f"; {found['needs']} seeds would settle that" if found["needs"] else "; no number of seeds settles that"
+    return f"{found['mean']:+.2f}{half} points over {found['over']}, n = {found['n']}{printed}{needs}"
 
 
 def judge_all(results: Path) -> pd.DataFrame:
-    """Every claim of every paper, once: paper, table, block, id, source, says, profile, verdict, evidence, note.
+    """Every claim of every paper, once: paper, table, block, profile and COLUMNS, and holm.
 
-    The verdict is that of the strongest profile that decides it: paper, then lite, then mini. profile is "" where none
-    does; the evidence is then that of the strongest profile in which the block can be run.
+    The verdict is that of the strongest profile that decides it: paper, then lite, then mini; where none does, of the
+    strongest with records; profile is "" where nothing ran. A claim that the same runs already decide under another
+    table is no second piece of evidence. holm: p adjusted over the decided claims of the paper.
     """
-    frames = []
+    lines, seen = [], {}
     for table in filter(lambda t: t.claims, map(load_table, idents())):
-        blocks = pd.Series({c["id"]: c["block"] for c in table.claims}, dtype=object)
-        lines = []
-        for profile in ("paper", "lite", "mini"):
-            found = judge_claims(table, profile, results)
-            found = found.assign(profile=profile, block=found.id.map(blocks))
-            lines.append(found[[profile in table.blocks[b] for b in found.block]])
         paper, name = table.id.split("/")
-        lines = pd.concat(lines).assign(paper=paper, table=name)
-        open_ = lines.verdict == "not run"
-        lines = lines.assign(open=open_).sort_values("open", kind="stable").drop_duplicates("id")
-        frames.append(lines.set_index("id").loc[[c["id"] for c in table.claims]].reset_index())
-    every = pd.concat(frames, ignore_index=True)
-    every.loc[every.open, "profile"] = ""
-    return every[["paper", "table", "block", "id", "source", "says", "profile", "verdict", "evidence", "note"]]
+        every = {p: judge_claims(table, p, results).set_index("id") for p in ("paper", "lite", "mini")}
+        for claim in table.claims:
+            block = table.blocks[claim["block"]]
+            judged = [(p, every[p].loc[claim["id"]]) for p in every if p in block]
+            order = sorted(judged, key=lambda pair: (VERDICTS.index(pair[1].verdict) >= 3,
+                                                     pair[1].verdict == NOT_RUN))
+            profile, line = order[0] if order else ("", every["paper"].loc[claim["id"]])
+            line = {"paper": paper, "table": name, "block": claim["block"], "id": claim["id"],
+                    "profile": profile if line.verdict != NOT_RUN else ""} | line.to_dict()
+            if line["verdict"] != NOT_RUN:
+                first = seen.setdefault(digests(table, claim, profile), claim["id"])
+                if first != claim["id"]:
+                    line |= {"verdict": NOT_EVIDENCE, "reason": f"the same runs already stand behind {first}"}
+            lines.append(line)
+    frame = pd.DataFrame(lines)
+    decided = frame.verdict.isin(DECIDED)
+    frame["holm"] = float("nan")
+    for _, part in frame[decided].groupby("paper"):
+        frame.loc[part.index, "holm"] = holm(list(part.p))
+    return frame
 
 
-def judge(claim: dict, cells: pd.DataFrame) -> dict:
-    """{"verdict", "evidence"} of one claim from the lines of `values`."""
-    part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
-    by_row = part.pivot(index="seed", columns="row", values="value")
-    missing = [r for r in [claim["better"], *claim["than"]] if r not in by_row]
-    if missing:
-        return {"verdict": "not run", "evidence": f"no records of {', '.join(missing)}"}
-    gaps = {r: (by_row[claim["better"]] - by_row[r]).dropna() for r in claim["than"]}
-    bounds = {r: interval(gap) for r, gap in gaps.items()}
-    if any(len(gap) < 2 for gap in gaps.values()):
-        return {"verdict": "not run", "evidence": "fewer than two seeds in common"}
-    worst = min(bounds, key=lambda r: bounds[r][0])
-    mean, half = bounds[worst]
-    evidence = f"{mean:+.2f} ± {half:.2f} points over {worst}, n = {len(gaps[worst])}"
-    if mean <= 0:
-        return {"verdict": "not reproduced", "evidence": evidence}
-    settled = all(m - h > 0 for m, h in bounds.values())
-    return {"verdict": "reproduced" if settled else "partly", "evidence": evidence}
+def digests(table: Table, claim: dict, profile: str) -> tuple:
+    """What a claim is decided by: the runs of its better row and of its rivals, and the column."""
+    planned = [p for p in table.runs(profile) if p.block == claim["block"]]
+    than = rivals(claim, table, {p.row for p in planned})
+    return (claim["setting"], frozenset(p.run.digest for p in planned if p.row == claim["better"]),
+            frozenset(p.run.digest for p in planned if p.row in than))

@@ -1,7 +1,120 @@
-"""Many methods on many problems: ranks, Friedman's test, and how far apart mean ranks must be (Demšar, JMLR 2006)."""
+"""What numbers allow to say: intervals, paired tests, power, and methods over many datasets."""
+import functools
+import math
+
+import numpy as np
 import pandas as pd
 
 from fedlib.core.errors import UserError
+
+LEVEL = 0.95
+POWER = 0.80
+MOST = 1000         # seeds; beyond it a difference is out of reach
+
+
+# one sample
+
+def interval(sample, level: float = LEVEL) -> tuple[float, float]:
+    """(mean, half width of its t-interval): mean ± t_{n-1} s / sqrt(n); the half is nan for fewer than two values."""
+    sample = np.asarray(sample, dtype=float)
+    if len(sample) < 2:
+        return float(sample[0]) if len(sample) else float("nan"), float("nan")
+    return float(sample.mean()), float(_t((1 + level) / 2, len(sample) - 1) * sample.std(ddof=1) / len(sample) ** 0.5)
+
+
+@functools.cache
+def _t(p: float, df: int) -> float:
+    from scipy import stats  # slow to import, and a run does not need it
+    return float(stats.t.ppf(p, df))
+
+
+def p_value(sample) -> float:
+    """Student's t-test of mean 0, two-sided; 1 where nothing varies about 0, nan for fewer than two values."""
+    from scipy import stats
+    sample = np.asarray(sample, dtype=float)
+    if len(sample) < 2:
+        return float("nan")
+    if np.ptp(sample) == 0:
+        return 1.0 if sample[0] == 0 else 0.0
+    t = sample.mean() / (sample.std(ddof=1) / len(sample) ** 0.5)
+    return float(2 * stats.t.sf(abs(t), len(sample) - 1))
+
+
+def holm(ps: list[float]) -> list[float]:
+    """Holm's adjusted p-values: max over the smaller ones of (m - rank) p, at most 1; nan stays and does not count."""
+    order = sorted((p, i) for i, p in enumerate(ps) if p == p)
+    adjusted, highest = [float("nan")] * len(ps), 0.0
+    for rank, (p, i) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        adjusted[i] = highest
+    return adjusted
+
+
+# power of a paired comparison
+
+def power(effect: float, sd: float, n: int) -> float:
+    """Chance that the two-sided t-test at 5 % of n differences with mean `effect` and deviation `sd` finds it."""
+    from scipy import stats
+    if n < 2:
+        return 0.0
+    if sd == 0:
+        return float(effect != 0)
+    bound, shift = _t((1 + LEVEL) / 2, n - 1), abs(effect) / sd * n ** 0.5
+    return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.cdf(-bound, n - 1, shift))
+
+
+def seeds_needed(effect: float, sd: float) -> int:
+    """The least number of seeds that finds a difference at 80 % power; 0: none up to MOST."""
+    if not effect or math.isnan(sd) or math.isnan(effect):
+        return 0
+    low, high = 2, 2
+    while power(effect, sd, high) < POWER:
+        low, high = high, 2 * high
+        if high > MOST:
+            return 0
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(effect, sd, middle) >= POWER else (middle + 1, high)
+    return high
+
+
+def least_difference(sd: float, n: int) -> float:
+    """The least mean difference that n seeds find at 80 % power, in the units of sd; nan for fewer than two."""
+    if n < 2 or math.isnan(sd):
+        return float("nan")
+    low, high = 0.0, 1.0
+    while power(high, 1.0, n) < POWER:
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle, 1.0, n) >= POWER else (middle, high)
+    return high * sd
+
+
+# many methods on many datasets: a dataset counts once, its seeds are averaged first
+
+def against(scores: pd.DataFrame, control: str) -> pd.DataFrame:
+    """Each method (column) minus the control over the datasets (rows): mean, half of the 95 % interval, n, p, holm.
+
+    Missing scores leave their dataset out of that comparison.
+    """
+    lines = {}
+    for name in scores.columns.drop(control):
+        gap = (scores[name] - scores[control]).dropna()
+        lines[name] = dict(zip(("mean", "half"), interval(gap), strict=True)) | {"n": len(gap), "p": p_value(gap)}
+    frame = pd.DataFrame(lines).T.astype({"n": int}) if lines else pd.DataFrame(columns=["mean", "half", "n", "p"])
+    return frame.assign(holm=holm(list(frame.p)))
+
+
+def interquartile_mean(scores: pd.DataFrame) -> pd.Series:
+    """Of each method (column): the mean of the middle half of its scores, those of all datasets and seeds together."""
+    from scipy import stats
+    return scores.apply(lambda s: float(stats.trim_mean(s.dropna(), 0.25)) if s.notna().any() else float("nan"))
+
+
+def profiles(scores: pd.DataFrame, levels) -> pd.DataFrame:
+    """Of each method (column): the share of its scores that are above each level (a performance profile)."""
+    return pd.DataFrame({level: (scores > level).sum() / scores.notna().sum() for level in levels}).T
 
 
 def ranks(scores: pd.DataFrame) -> pd.DataFrame:
@@ -10,19 +123,6 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     A missing score has the last rank: a run that diverged has no accuracy.
     """
     return scores.rank(axis=1, ascending=False, na_option="bottom")
-
-
-def critical_difference(methods: int, problems: int, alpha: float = 0.05) -> float:
-    """CD = q_alpha sqrt(k (k + 1) / (6 N)): mean ranks of k methods on N problems that differ by more are different.
-
-    q_alpha: the studentized range of k groups over sqrt(2) (Nemenyi's test; Demšar, JMLR 2006, equation 6 and table 5).
-    UserError: fewer than two methods, or no problem.
-    """
-    if methods < 2 or problems < 1:
-        raise UserError(f"a critical difference needs two methods and a problem, not {methods} and {problems}")
-    from scipy import stats  # slow to import
-    q = stats.studentized_range.ppf(1 - alpha, methods, float("inf")) / 2 ** 0.5
-    return float(q * (methods * (methods + 1) / (6 * problems)) ** 0.5)
 
 
 def friedman(ranked: pd.DataFrame) -> tuple[float, float]:
@@ -38,10 +138,15 @@ def friedman(ranked: pd.DataFrame) -> tuple[float, float]:
     return float(statistic), float(p)
 
 
-def interval(sample) -> tuple[float, float]:
-    """(mean, half width of the 95 % t-interval); the half width is nan for fewer than two values."""
-    from scipy import stats  # slow to import, and a run does not need it
+def critical_difference(methods: int, problems: int, alpha: float = 0.05) -> float:
+    """CD = q_alpha sqrt(k (k + 1) / (6 N)): mean ranks of k methods on N problems that differ by more are different.
 
-    sample = pd.Series(sample, dtype=float)
-    half = stats.t.ppf(0.975, len(sample) - 1) * sample.std() / len(sample) ** 0.5 if len(sample) > 1 else float("nan")
-    return sample.mean(), half
+    q_alpha: the studentized range of k groups over sqrt(2) (Nemenyi's test; Demšar, JMLR 2006, equation 6 and table 5).
+    What it says of two methods depends on which others are ranked with them (Benavoli et al., JMLR 2016).
+    UserError: fewer than two methods, or no problem.
+    """
+    if methods < 2 or problems < 1:
+        raise UserError(f"a critical difference needs two methods and a problem, not {methods} and {problems}")
+    from scipy import stats
+    q = stats.studentized_range.ppf(1 - alpha, methods, float("inf")) / 2 ** 0.5
+    return float(q * (methods * (methods + 1) / (6 * problems)) ** 0.5)

@@ -14,6 +14,7 @@ from fedlib.engine.run import Run, plan
 from fedlib.experiments.statistics import interval
 
 PAPERS = resources.files("fedlib") / "papers"
+CONSTANT = "constant answer"        # the row of `Table.references`
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, fewer rounds or smaller images",
             "paper": "the paper's protocol in full"}
@@ -103,6 +104,25 @@ class Table:
                 if profile in row.get("profiles", PROFILES)
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
+    def references(self, profile: str, seeds=None) -> list[Planned]:
+        """The runs of the constant answer on each block's data: what a row must be above to have learned."""
+        made = []
+        for name, block in self.blocks.items():
+            how = block.get(profile, {})
+            given = how.get("data", {}) | self.data.get(self.printed_as(name), {})
+            data = {k: v for k, v in given.items() if k not in ("encoder", "head")}
+            net = {"net": "fasttext"} if how.get("net", {}).get("net") == "fasttext" else {"net": "linear"}
+            protocol = {"rounds": 1} | {k: v for k, v in how.get("protocol", {}).items() if k in ("evaluate", "cross")}
+            for seed in (self.seeds if seeds is None else seeds) if how else ():
+                for unseen in block["columns"] if self.leave_one_out else [""]:
+                    run = plan("Constant", {}, data | ({"unseen": [unseen]} if unseen else {}), net, protocol, seed)
+                    made.append(Planned(CONSTANT, name, seed, run, unseen, (), "", self.id, profile))
+        return made
+
+    def tuned(self, row: str, profile: str) -> bool:
+        """Was the row's rate chosen on validation data, or is this the paper's own experiment?"""
+        return profile == "paper" or next(r for r in self.rows if r["name"] == row).get("tuned", False)
+
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> Run:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
@@ -180,16 +200,17 @@ def load_table(ident: str) -> Table:
 
 # records -> cells
 
-def records_of(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> list[tuple[Planned, dict]]:
-    """The runs of the table that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's.
+def records_of(table: Table, profile: str, results: Path, seeds=None, when: str = "",
+               planned: list[Planned] | None = None) -> list[tuple[Planned, dict]]:
+    """The runs of the table, or those planned, that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's.
 
     when: tested "before" or "after" the local training of a round; "": as each row says, "before" where it does not.
     Records that were tested at one time only have that one.
     """
     lines, times = [], {r["name"]: when or r.get("when", "before") for r in table.rows}
-    for p in table.runs(profile, seeds):
+    for p in table.runs(profile, seeds) if planned is None else planned:
         if (path := p.run.path(results)).exists():
-            record = records.read_record(path)
+            record = dict(_read(path, path.stat().st_mtime_ns))
             for k in [k for k, wanted in (("unseen", p.unseen), ("transfer", table.transfer)) if wanted]:
                 if k not in record["rounds"][0]:
                     raise UserError(f"{path} has no '{k}', which {table.id} shows; delete it and run it again")
@@ -197,10 +218,15 @@ def records_of(table: Table, profile: str, results: Path, seeds=None, when: str 
                 record["rounds"] = [r | {"acc": r["unseen"]} for r in record["rounds"]]
             if table.transfer:
                 record["rounds"] = [r | {"acc": r["transfer"] | {"rounds": r["round"]}} for r in record["rounds"]]
-            if times[p.row] == "after":
+            if times.get(p.row, when) == "after":
                 record["rounds"] = [r | {"acc": r.get("after", r["acc"])} for r in record["rounds"]]
             lines.append((p, record))
     return lines
+
+
+@functools.lru_cache(4096)       # a page asks for each record several times
+def _read(path: Path, changed: int) -> dict:
+    return records.read_record(path)
 
 
 def select(record: dict, rule: str) -> dict[str, float]:
@@ -223,13 +249,16 @@ def _least_loss(rounds):
     return min(rounds, key=lambda r: (r["val_loss"] != r["val_loss"], r["val_loss"]))   # the first of equal ones
 
 
-def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
-    """One line per record and column: block, setting (domain or avg), row, seed, value. `when` as for `found`.
+def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="",
+           planned: list[Planned] | None = None) -> pd.DataFrame:
+    """One line per record and column: block, setting (domain or avg), row, seed, value. `when`, `planned` as for
+    `records_of`.
 
     "avg" is the mean over the domains, where none is missing.
     """
     rule = pick("selection", rule or table.select, SELECT)
-    lines = [(p.block, setting, p.row, p.seed, value) for p, record in records_of(table, profile, results, seeds, when)
+    lines = [(p.block, setting, p.row, p.seed, value)
+             for p, record in records_of(table, profile, results, seeds, when, planned)
              for setting, value in select(record, rule).items()]
     columns = ["block", "setting", "row", "seed", "value"]
     domains = pd.DataFrame(lines, columns=columns)
@@ -238,6 +267,11 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
                 if not table.transfer
                 and (not table.leave_one_out or len(part) == len(table.blocks[block]["columns"]))]
     return pd.concat([domains, pd.DataFrame(averages, columns=columns)], ignore_index=True) if lines else domains
+
+
+def constants(table: Table, profile: str, results: Path, seeds=None, when="") -> pd.DataFrame:
+    """`values` of the constant answer, in its one round."""
+    return values(table, profile, results, "last", seeds, when, table.references(profile, seeds))
 
 
 def curves(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> pd.DataFrame:

@@ -27,6 +27,21 @@ class Local(FedAvg):
 
 
 @method
+class Constant(Local):
+    """argmax_c n_kc: every answer is the client's most frequent training class; nothing is trained. What a row must
+    be above to have learned anything.
+    """
+    limit = "there is nothing to turn off"
+
+    def local(self, client):
+        """No training."""
+
+    def predict(self, net, x, client):
+        most = client.train.y.bincount(minlength=len(client.classes)).argmax()
+        return F.one_hot(most, len(client.classes)).float().expand(len(x), -1)
+
+
+@method
 class FedBN(FedAvg):
     """FedAvg of everything but the normalisation layers, which stay (Li et al., ICLR 2021, arXiv:2102.07623).
 

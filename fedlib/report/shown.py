@@ -1,32 +1,122 @@
-"""A table as the command `fedlib show` gives it: cells and verdicts, as plain data or as text."""
+"""Tables, claims and what stands behind them as the command line gives them: as plain data, or as text."""
 import json
 from pathlib import Path
 
+import pandas as pd
+
 from fedlib.core.errors import pick
 from fedlib.engine.records import results_folder
-from fedlib.experiments import claims, tables
+from fedlib.experiments import claims, evidence, failures, tables
+from fedlib.experiments import power as powers
 
+CLAIM = ["id", "paper", "table", "block", "profile", "verdict", "reason", "direction", "over", "mean", "half", "n",
+         "printed", "agrees", "needs", "p", "holm", "says", "source", "note"]
+
+
+def plain(frame: pd.DataFrame) -> list[dict]:
+    """A frame as JSON has it: null for what is missing."""
+    return json.loads(frame.to_json(orient="records"))
+
+
+# a table
 
 def shown(ident: str, profile: str, results: Path | None = None, rule: str | None = None, when: str = "") -> dict:
-    """{"table", "profile", "select", "cells": [...], "claims": [...]}: printed and ours, and the claims' verdicts."""
+    """{"table", "profile", "select", "cells": [...], "rows": [...], "claims": [...]}: printed and ours, what makes each row
+    evidence or not, the claims' verdicts.
+    """
     table, results = tables.load_table(ident), results_folder(results)
     pick("profile", profile, tables.PROFILES)
     cells = tables.compare(table, profile, results, rule, when=when)
+    rows = evidence.of_rows(table, profile, results, rule, when)
     judged = claims.judge_claims(table, profile, results, rule, when)
-    return {"table": ident, "profile": profile, "select": rule or table.select,
-            "cells": json.loads(cells.to_json(orient="records")), "claims": judged.to_dict("records")}
+    return {"table": ident, "profile": profile, "select": rule or table.select, "cells": plain(cells),
+            "rows": plain(rows), "claims": plain(judged)}
 
 
 def shown_text(found: dict) -> str:
     """The same for a reader."""
-    import pandas as pd
     table, profile, cells = tables.load_table(found["table"]), found["profile"], pd.DataFrame(found["cells"])
     cells = cells.astype({k: float for k in ("printed", "ours", "half", "difference")})
     lines = [f"{table.title} ({table.id}), profile {profile}: {tables.PROFILES[profile]}",
              f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {found['select']}; – is not run"]
     for block in tables.shown_blocks(table, profile):
         lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
+        mean = [r for r in found["rows"] if (r["block"], r["setting"]) == (block, table.settings(block)[-1])]
+        lines += [f"  {fault}" for fault in evidence.faults(mean)] if mean else []
     counts = pd.Series([c["verdict"] for c in found["claims"]], dtype=object).value_counts()
     lines.append("\nclaims: " + (", ".join(f"{n} {v}" for v, n in counts.items()) or "none"))
-    lines += [f"  {c['verdict']}: {c['says']} [{c['evidence']}]" for c in found["claims"] if c["verdict"] != "not run"]
+    lines += [f"  {c['verdict']}: {c['says']} [{c['evidence']}]" + f" ({c['reason']})" * bool(c["reason"])
+              for c in found["claims"] if c["verdict"] != claims.NOT_RUN]
+    return "\n".join(lines)
+
+
+def power(ident: str, profile: str, seeds, results: Path) -> list[dict]:
+    """What the seeds and test images of a table's blocks can show: `fedlib.experiments.power`."""
+    return plain(powers.of_blocks(tables.load_table(ident), profile, results, len(seeds) if seeds else None))
+
+
+def power_text(found: list[dict]) -> str:
+    """The same for a reader."""
+    numbers = ("sd", "least", "image", "printed")
+    return powers.in_words(pd.DataFrame(found, columns=powers.COLUMNS).astype(dict.fromkeys(numbers, float)))
+
+
+# all claims
+
+def claims_listing(paper: str | None = None, results: Path | None = None) -> list[dict]:
+    """Every claim, or those of a paper, as {CLAIM}."""
+    judged = claims.judge_all(results_folder(results))
+    if paper:
+        judged = judged[judged.paper == pick("paper", paper, list(dict.fromkeys(judged.paper)))]
+    return plain(judged[CLAIM])
+
+
+def claims_text(found: list[dict]) -> str:
+    """The same for a reader: how many of each verdict, then a line for each claim that has records."""
+    counts = pd.Series([c["verdict"] for c in found], dtype=object).value_counts()
+    lines = [f"{len(found)} claims: " + ", ".join(f"{n} {v}" for v, n in counts.items())]
+    for c in found:
+        if c["verdict"] != claims.NOT_RUN:
+            half = "" if c["half"] is None else f" ± {c['half']:.2f}"
+            lines.append(f"{c['id']}  [{c['profile']}]  {c['verdict']}" + f" ({c['reason']})" * bool(c["reason"])
+                         + f": {c['mean']:+.2f}{half} over {c['over']}, n = {c['n']}")
+    return "\n".join(lines)
+
+
+def why(ident: str, results: Path | None = None) -> dict:
+    """{"claim": as in `claims_listing`, "records": [{"row", "seed", "value", "file", "command", "commit", "hardware"}]} of
+    what stands behind a claim's verdict. UserError: no such claim.
+    """
+    results = results_folder(results)
+    judged = claims.judge_all(results)
+    claim = judged[judged.id == pick("claim", ident, list(judged.id))].iloc[[0]]
+    line = plain(claim[CLAIM])[0]
+    table, lines = tables.load_table(f"{line['paper']}/{line['table']}"), []
+    given = next(c for c in table.claims if c["id"] == ident)
+    if line["profile"]:
+        wanted = [given["better"], *claims.rivals(given, table, [r["name"] for r in table.rows])]
+        planned = [*table.runs(line["profile"]), *table.references(line["profile"])]
+        mine = [p for p in planned if p.block == given["block"] and p.row in (*wanted, tables.CONSTANT)]
+        cells = tables.values(table, line["profile"], results, planned=mine)
+        cells = cells[cells.setting == given["setting"]].set_index(["row", "seed"]).value
+        for p, record in tables.records_of(table, line["profile"], results, planned=mine):
+            made = record["made"]
+            lines.append({"row": p.row, "seed": p.seed, "value": round(float(cells[p.row, p.seed]), 2),
+                          "file": str(p.run.path(results)), "command": failures.command(p),
+                          "commit": made.get("commit", ""), "hardware": made.get("hardware", "")})
+    return {"claim": line, "records": lines}
+
+
+def why_text(found: dict) -> str:
+    """The same for a reader."""
+    claim = found["claim"]
+    lines = [f"{claim['id']} ({claim['paper']}, {claim['source']}): {claim['says']}",
+             f"{claim['verdict']}" + f": {claim['reason']}" * bool(claim["reason"])]
+    if found["records"]:
+        half = "" if claim["half"] is None else f" ± {claim['half']:.2f}"
+        lines.append(f"profile {claim['profile']}: {claim['mean']:+.2f}{half} points over {claim['over']}, "
+                     f"n = {claim['n']}, p = {claim['p']:.3g}" if claim["p"] is not None else "one seed")
+    for r in found["records"]:
+        lines.append(f"  {r['row']}, seed {r['seed']}: {r['value']:.2f} %  {r['file']}\n    {r['command']}\n"
+                     f"    commit {r['commit']}; {r['hardware']}")
     return "\n".join(lines)

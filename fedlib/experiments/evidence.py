@@ -1,0 +1,73 @@
+"""What makes the runs of a row evidence: they learned, they settled, they did not diverge; and how they were tuned."""
+from pathlib import Path
+
+import pandas as pd
+
+from fedlib.experiments import tables
+from fedlib.experiments.statistics import interval
+from fedlib.experiments.tables import Table
+
+STILL = 1.0         # points: a curve that rises by more in its last fifth has not settled
+FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
+
+
+def rise(rounds: list[dict]) -> float:
+    """Points: the mean accuracy of the last fifth of the rounds minus that of the fifth before; nan of one round."""
+    means = [sum(r["acc"].values()) / len(r["acc"]) for r in rounds if r["round"]]
+    size = max(1, len(means) // 5)
+    if len(means) < 2:
+        return float("nan")
+    return sum(means[-size:]) / size - sum(means[-2 * size:-size]) / len(means[-2 * size:-size])
+
+
+def highest_loss(rounds: list[dict]) -> float:
+    """The largest training loss of a round, in absolute terms."""
+    return max(abs(r.get("train_loss", 0.0)) for r in rounds)
+
+
+def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
+            seeds=None) -> pd.DataFrame:
+    """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss, diverged,
+    tuned.
+
+    above: points over the constant answer, paired by seed, and half of their 95 % interval; learned: the interval lies
+    above 0; None of one seed, or where the constant answer was not run. settled: True of a row of one round.
+    """
+    cells = tables.values(table, profile, results, rule, seeds, when)
+    floor = {place: part.set_index("seed").value for place, part in
+             tables.constants(table, profile, results, seeds, when).groupby(["block", "setting"])}
+    curves = {}
+    for p, record in tables.records_of(table, profile, results, seeds, when):
+        curves.setdefault((p.block, p.row), []).append((rise(record["rounds"]), highest_loss(record["rounds"])))
+    lines = []
+    for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):
+        sample = part.set_index("seed").value
+        over = (sample - floor.get((block, setting), sample[:0])).dropna()
+        (mean, half), learned = interval(over), None
+        if len(over) > 1:
+            learned = bool(mean - half > 0)
+        rises, losses = zip(*curves[block, row], strict=True)
+        rising = pd.Series(rises).mean()
+        lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
+                      "above": mean, "half": half, "learned": learned, "rise": rising,
+                      "settled": not rising > STILL, "loss": max(losses), "diverged": max(losses) > FAR,
+                      "tuned": table.tuned(row, profile)})
+    return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
+                                        "settled", "loss", "diverged", "tuned"])
+
+
+def faults(rows: list[dict]) -> list[str]:
+    """Why runs are no evidence, in words, a sentence for each kind of fault; rows: lines of `of_rows`."""
+    def named(what, some):
+        return [f"{what}: {', '.join(some)}"] if some else []
+
+    found = named("diverged on the way", [f"{r['row']} (a training loss of {r['loss']:.0e})" for r in rows
+                                          if r["diverged"]])
+    if any(r["above"] != r["above"] for r in rows):
+        found.append("the constant answer was not run")
+    found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
+    rising = [r for r in rows if not r["settled"]]
+    found += named(f"still rising, by up to {max((r['rise'] for r in rising), default=0):.1f} points in the last fifth of "
+                   "the rounds", [r["row"] for r in rising])
+    untuned = [r["row"] for r in rows if not r["tuned"]]
+    return found + (["no row is tuned"] if len(untuned) == len(rows) > 1 else named("not tuned", untuned))

@@ -1,4 +1,5 @@
 """A table's page: the numbers that a notebook shows, each with one short call."""
+import copy
 import functools
 from functools import cached_property
 
@@ -33,7 +34,11 @@ class Page:
 
     def at(self, when: str) -> "Page":
         """The same page with all rows tested "before" or "after" local training."""
-        return Page(self.table.id, self.profile, self.seeds, when=when)
+        other = copy.copy(self)
+        for name in [k for k in vars(other) if isinstance(getattr(Page, k, None), cached_property)]:
+            delattr(other, name)
+        other.when = when
+        return other
 
     # numbers
 
@@ -96,6 +101,30 @@ class Page:
                  for block, pairs in self.gaps(row, others, setting).items() for other, gap in pairs.items()]
         return pd.DataFrame(lines, columns=["block", "dataset", "row", "other", "mean", "half", "n"])
 
+    def against(self, row: str) -> pd.DataFrame:
+        """Every other row minus this one, printed and ours by seed: block, dataset, row, printed, mean, half, n.
+
+        half: of the 95 % interval. Where nothing is printed and nothing ran there is no line.
+        """
+        ours, lines = self.by().reindex(columns=self.rows), []
+        gaps, printed = ours.sub(ours[row], axis=0), self.averages.pivot(index="row", columns="block", values="printed")
+        for block in self.blocks:
+            here = gaps[gaps.index.get_level_values("block") == block]
+            for other in [r for r in self.rows if r != row]:
+                theirs, sample = printed[block][other] - printed[block][row], here[other].dropna()
+                lines.append((block, self.titles[block], other, theirs, *interval(sample), len(sample)))
+        frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n"])
+        return frame[frame.printed.notna() | (frame.n > 0)].reset_index(drop=True)
+
+    def orders(self) -> pd.DataFrame:
+        """Printed and ours as orders of the rows, by dataset: Spearman's rank correlation, and the first of each."""
+        both = self.averages.dropna(subset=["printed", "ours"])
+        lines = {self.titles[block]: {
+            "rows": len(part), "rank correlation": part.printed.corr(part.ours, method="spearman"),
+            "first in the paper": part.row[part.printed.idxmax()], "first here": part.row[part.ours.idxmax()]}
+            for block, part in both.groupby("block", sort=False) if len(part) > 2}
+        return pd.DataFrame.from_dict(lines, orient="index")
+
     def settings(self, row: str) -> dict[str, dict]:
         """The settings of a row that are not the defaults: {"": everywhere, "PACS, lite": there, ...}."""
         given = next(r for r in self.table.rows if r["name"] == row)
@@ -107,6 +136,11 @@ class Page:
                 every[f"{self.titles.get(block, block)}, {only}" if only else self.titles.get(block, block)] = changed
         return every
 
+    @property
+    def times(self) -> dict[str, str]:
+        """{row: when the printed table tests it}, "before" or "after" local training."""
+        return {row["name"]: row.get("when", "before") for row in self.table.rows}
+
     def settings_in_words(self, row: str) -> str:
         """'mu = 5; PACS: mu = 1'."""
         return "; ".join((f"{place}: " if place else "") + text.settings(values)
@@ -117,7 +151,7 @@ class Page:
         wide = self.by("block", None, ("row", "seed", "setting")).reindex(columns=[block, other]).dropna()
         gaps = (wide[other] - wide[block]).groupby(["row", "setting"]).agg(list).map(text.points).unstack()
         columns = self.table.blocks[block]["columns"] | {"avg": "Avg"}
-        gaps = gaps.reindex([r for r in self.rows if r in gaps.index]).reindex(columns=[c for c in columns if c in gaps])
+        gaps = gaps.reindex([r for r in self.rows if r in gaps.index], columns=[c for c in columns if c in gaps])
         return gaps.rename(columns=columns).rename_axis(index=None, columns=None)
 
     def by_rule(self, *rules: str) -> pd.DataFrame:
@@ -143,6 +177,11 @@ class Page:
         held = {p: "; ".join(self.titles[b] for b in self.ran if self.blocks[b] == p) for p in self.profiles}
         return text.lines(f"profile **{p}** ({tables.PROFILES[p]}). Records of: {held[p] or 'nothing yet'}."
                           for p in self.profiles)
+
+    def show_settings(self):
+        """A line for each row: its settings, and when it is tested, where that is not the same for all."""
+        frame = pd.DataFrame({"tested": self.times, "settings": {r: self.settings_in_words(r) for r in self.rows}})
+        return text.table(frame if frame.tested.nunique() > 1 else frame[["settings"]], words=True)
 
     def show(self, *blocks: str, rows=None):
         """Printed above ours ± half of the 95 % interval, n seeds: a table for each block, of these rows or all.
@@ -186,11 +225,15 @@ class Page:
             return plots.holdings(sizes, label=f"training images, {self.titles[planned.block]}")
         return text.or_empty(self.found, draw)
 
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """The mean over the domains after each round: block, method, round, mean, half of the 95 % interval."""
+        return text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
+
     def curves(self, rows=None, blocks=None):
         """The mean over the domains after each round, a panel for each block."""
-        frame = text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
         wanted = blocks or [b for b in self.blocks if "printed" not in self.table.blocks[b]]
-        frame = frame[frame.block.isin(wanted) & frame.method.isin(rows or self.rows)]
+        frame = self.rounds[self.rounds.block.isin(wanted) & self.rounds.method.isin(rows or self.rows)]
         return text.or_empty(frame.replace({"block": self.titles}), lambda f: plots.curves(f, panel="block"))
 
     def show_radars(self, near: bool = False, names=None):
@@ -204,7 +247,7 @@ class Page:
             shape = shape.loc[[r for r in self.rows if r in shape.index], list(self.table.blocks[block]["columns"])]
             low, step = (10 * (shape.min().min() // 10), 10) if near else (0, 20)
             rim = max(step * -(-shape.max().max() // step), low + step)
-            display(plots.radar(shape.rename(index=names), low, rim, f"{self.titles[block]}, accuracy (%)"))
+            display(plots.radar(shape.rename(index=names or {}), low, rim, f"{self.titles[block]}, accuracy (%)"))
         if not self.ran:
             display(Markdown(text.EMPTY))
 
@@ -223,7 +266,17 @@ class Page:
         display(judged.verdict.value_counts().rename("claims").to_frame(),
                 text.table(part[list(columns)], words=True, index=False))
 
-    def provenance(self):
+    def made(self) -> pd.DataFrame:
         """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""
-        frames = [tables.provenance(self.table, p, self.results) for p in self.profiles]
-        return text.or_empty(text.joined(frames).T if any(map(len, frames)) else None)
+        return text.joined(tables.provenance(self.table, p, self.results) for p in self.profiles)
+
+    def provenance(self):
+        """The same, a column for each block."""
+        return text.or_empty(self.made(), lambda frame: frame.T)
+
+
+def provenance(*pages: Page):
+    """How the numbers of several tables were made: a line for each table and block."""
+    frames = {page.table.title: page.made() for page in pages}
+    frames = {title: frame for title, frame in frames.items() if len(frame)}
+    return text.or_empty(frames, lambda found: pd.concat(found, names=["table"]))

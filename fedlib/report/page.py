@@ -186,12 +186,16 @@ class Page:
     def show(self, *blocks: str, rows=None):
         """Printed above ours ± half of the 95 % interval, n seeds: a table for each block, of these rows or all.
 
-        A variant of ours without records is left out: its printed numbers stand with the block that it varies.
+        A block without records shows what is printed alone. Rows without any number are left out, and a variant of ours
+        without records: its printed numbers stand with the block that it varies.
         """
         for block in blocks or self.blocks:
             if block in self.ran or "printed" not in self.table.blocks[block]:
-                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
-                            text.table(tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]))
+                wide = tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
+                if block not in self.ran:
+                    wide = wide.drop(columns="n").replace("<br>–$", "", regex=True)
+                empty = wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)
+                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}", text.table(wide[~empty]))
 
     def show_each(self, content, empty: str = text.EMPTY):
         """What content(block) gives below the title of each block with records; nothing where that is None."""
@@ -236,15 +240,16 @@ class Page:
         frame = self.rounds[self.rounds.block.isin(wanted) & self.rounds.method.isin(rows or self.rows)]
         return text.or_empty(frame.replace({"block": self.titles}), lambda f: plots.curves(f, panel="block"))
 
-    def show_radars(self, near: bool = False, names=None):
-        """Ours by domain, an axis for each: a figure for each block with records.
+    def show_radars(self, near: bool = False, names=None, rows=None):
+        """Ours by domain, an axis for each: a figure for each block with records, of these rows or all.
 
         near: the axes begin below the lowest number, not at zero. names: of the rows, as the legend has them.
         """
         for block in [b for b in self.ran if "printed" not in self.table.blocks[b]]:
             part = self.cells[(self.cells.block == block) & (self.cells.setting != "avg") & (self.cells.n > 0)]
             shape = part.pivot(index="row", columns="setting", values="ours")
-            shape = shape.loc[[r for r in self.rows if r in shape.index], list(self.table.blocks[block]["columns"])]
+            shape = shape.loc[[r for r in rows or self.rows if r in shape.index],
+                              list(self.table.blocks[block]["columns"])]
             low, step = (10 * (shape.min().min() // 10), 10) if near else (0, 20)
             rim = max(step * -(-shape.max().max() // step), low + step)
             display(plots.radar(shape.rename(index=names or {}), low, rim, f"{self.titles[block]}, accuracy (%)"))

@@ -17,10 +17,10 @@ def joined(frames) -> pd.DataFrame:
     return pd.concat([frame for frame in frames if len(frame)] or frames)
 
 
-def points(sample) -> str:
+def points(sample, form: str = "+.1f") -> str:
     """'+3.1 ± 0.8': the mean of paired differences and half of its 95 % interval; '–' of none."""
     mean, half = interval(sample)
-    return "–" if pd.isna(mean) else f"{mean:+.1f}" + ("" if pd.isna(half) else f" ± {half:.1f}")
+    return "–" if pd.isna(mean) else f"{mean:{form}}" + ("" if pd.isna(half) else f" ± {half:{form.lstrip('+')}}")
 
 
 def settings(values: dict, none: str = "its defaults") -> str:
@@ -55,6 +55,14 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
 def titled(title: str, *content):
     """Show content below a line in bold."""
     display(Markdown(f"**{title}**"), *content)
+
+
+def show_each(frame: pd.DataFrame, by: str, draw, empty: str = EMPTY):
+    """What `draw` makes of the lines of each value of a column, below that value; the sentence, where there are none."""
+    for name, part in frame.groupby(by, sort=False) if len(frame) else ():
+        titled(name, draw(part))
+    if not len(frame):
+        display(Markdown(empty))
 
 
 def fold(summary: str, body: str, unfolded: bool = False) -> str:

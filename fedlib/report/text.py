@@ -58,7 +58,7 @@ def titled(title: str, *content):
 
 
 def show_each(frame: pd.DataFrame, by: str, draw, empty: str = EMPTY):
-    """What `draw` makes of the lines of each value of a column, below that value; the sentence, where there are none."""
+    """What `draw` makes of the lines of each value of a column, below it; where there are none, the sentence."""
     for name, part in frame.groupby(by, sort=False) if len(frame) else ():
         titled(name, draw(part))
     if not len(frame):

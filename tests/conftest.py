@@ -13,7 +13,9 @@ from fedlib.engine.run import plan
 from fedlib.engine.worker import initial_net
 from fedlib.methods import METHODS
 
-os.environ.setdefault("FEDLIB_DATA", str(Path(__file__).parent.parent / "build" / "data"))
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+os.environ.setdefault("FEDLIB_DATA", str(ROOT / "build" / "data"))
 DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
 ON_FEATURES = ("MPFT",)     # methods that need them
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},

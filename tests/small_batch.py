@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import small_paper
+from conftest import ROOT
 
 from fedlib.experiments import tables
 
-ROOT = Path(__file__).resolve().parent.parent
 WITH_FEATURES = """
 [tables.f]
 title = "With features"

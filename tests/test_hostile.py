@@ -19,7 +19,7 @@ import pytest
 import small_paper
 import tiny_features
 import torch
-from conftest import small_run
+from conftest import ROOT, small_run
 from hostile import changed, crafted, garbled, toml, unpacked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,6 @@ from fedlib.experiments.claims import judge_claims
 from fedlib.models import encoders, mini_clip
 from fedlib.probes import bench, embeddings, leakage
 
-ROOT = Path(__file__).resolve().parent.parent
 CASES = 1000
 LOTS = settings(max_examples=CASES, deadline=None, database=None, derandomize=True,
                 suppress_health_check=list(HealthCheck))

@@ -55,7 +55,7 @@ def test_every_workload_is_one_that_fedlib_can_run():
     for name, work in bench.WORKLOADS.items():
         small = dataclasses.replace(work, clients=2, samples=3, batch=3)
         if work.method == "PromptFL":
-            continue        # its tower is as large as CLIP's; tests/test_context.py has a small one
+            continue        # its tower is as large as CLIP's; tests/methods/test_prompts.py has a small one
         assert bench.Round(small, together=1).ours(), name
 
 

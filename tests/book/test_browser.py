@@ -10,8 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from conftest import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SITE = Path(os.environ.get("FEDLIB_BOOK") or ROOT / "build/book/_build/html")
 ENTRIES = ("book/**/*.html", "notebooks/**/*.html")
 PAGES = sorted(p.relative_to(SITE).as_posix() for kind in ENTRIES for p in SITE.glob(kind))

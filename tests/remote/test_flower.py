@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import METHOD_NAMES, numbers, small_run
+from conftest import METHOD_NAMES, ROOT, numbers, small_run
 from safetensors.torch import save
 
 pytest.importorskip("flwr", reason="needs the extra flower")
@@ -34,7 +34,7 @@ from fedlib.engine.run import run_in_words
 from fedlib.engine.worker import Worker, Workers, initial_net
 from fedlib.remote import flower, wire
 
-PAGE = Path(__file__).parent.parent / "notebooks/use/machines.ipynb"
+PAGE = ROOT / "notebooks/use/machines.ipynb"
 DOMAINS = ("scans", "blended", "printed", "street")
 
 
@@ -330,7 +330,7 @@ class Machines:
         here = str(Path(sys.executable).parent)
         return os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(self.folder / name / "home"),
                              "PATH": f"{here}:{os.environ['PATH']}", "FEDLIB_DATA": str(prepare.folder()),
-                             "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+                             "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def do(self, name: str, command: str, tries: int = 1) -> str:
         """A command that ends."""
@@ -526,5 +526,5 @@ from fedlib.remote import node
 node.flower_supernode = lambda: {ends}
 raise SystemExit(cli.call(["node", "--port", "1"]))"""
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=200, cwd=tmp_path,
-                          env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)})
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == code and said in done.stderr

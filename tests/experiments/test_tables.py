@@ -4,10 +4,10 @@ import dataclasses
 import importlib.util
 import json
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 from scipy import stats
 
 from fedlib.core.errors import UserError
@@ -355,9 +355,8 @@ def test_every_claim_is_judged_once_by_the_strongest_profile_that_decides_it(tmp
 
 def test_the_readme_shows_what_the_records_give():
     """`python book/readme.py` writes its table."""
-    root = Path(__file__).parent.parent
-    spec = importlib.util.spec_from_file_location("readme", root / "book" / "readme.py")
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "book" / "readme.py")
     readme = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(readme)
-    text = (root / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
     assert "<!-- results -->" in text and readme.renewed(text) == text

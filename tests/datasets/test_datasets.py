@@ -3,9 +3,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from fedlib.datasets import prepare
 from fedlib.datasets.partition import federate
@@ -14,7 +14,6 @@ from fedlib.engine import records
 from fedlib.engine.loop import train
 from fedlib.engine.run import plan
 
-ROOT = Path(__file__).resolve().parents[1]
 needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder with the real data")
 COMPLETE = {"office_caltech", "pacs", "mnist", "amazon_reviews"}
 # What one round is trained on: a small net, few samples for each client.

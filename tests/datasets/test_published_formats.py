@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from fedlib.readers import cifar10, cifar100, rendered_digits
 from http_server import Page, Server
 from test_array_sets import FORMS, binary_folder, idx_folder
@@ -37,9 +38,6 @@ from fedlib.datasets.registry import reader_of
 from fedlib.engine import records
 from fedlib.engine.loop import train
 from fedlib.engine.run import plan
-
-ROOT = Path(__file__).resolve().parents[1]
-
 
 # What the sources have: {name in FILES: bytes}, made in a folder that stays there
 

@@ -2,12 +2,12 @@
 
 from decimal import Decimal
 from itertools import product
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 
-CSV = Path(__file__).resolve().parents[1] / "fedlib" / "papers" / "i2pfl.csv"
+CSV = ROOT / "fedlib/papers" / "i2pfl.csv"
 
 DOMAINS = {
     "digits": ["mnist", "usps", "svhn", "syn"],

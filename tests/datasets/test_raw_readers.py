@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from fedlib.readers import image_folder, office_caltech, pacs
 from PIL import Image
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import download, prepare
 
-ROOT = Path(__file__).resolve().parents[1]
 RAW = os.environ.get("FEDLIB_RAW")
 needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")
 GONG = ("backpack", "touring-bike", "calculator", "head-phones", "computer-keyboard", "laptop-101",

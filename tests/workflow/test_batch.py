@@ -11,8 +11,8 @@ import time
 
 import nbformat
 import pytest
-from conftest import numbers
-from small_batch import ROOT, Small
+from conftest import ROOT, numbers
+from small_batch import Small
 
 from fedlib.engine import loop, records
 from fedlib.experiments import failures

@@ -1,10 +1,10 @@
 """The printed numbers of FedPall (ICCV 2025): complete grids, the paper's own arithmetic."""
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 
-CSV = Path(__file__).resolve().parents[1] / "fedlib" / "papers" / "fedpall.csv"
+CSV = ROOT / "fedlib/papers" / "fedpall.csv"
 DOMAINS = {"office": ["amazon", "caltech", "dslr", "webcam"],
            "digits": ["mnist", "svhn", "usps", "synth_digits", "mnist_m"],
            "pacs": ["art_painting", "cartoon", "photo", "sketch"]}

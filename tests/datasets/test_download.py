@@ -20,6 +20,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from http_server import Page, Server
 
 from fedlib.core.errors import UserError
@@ -28,7 +29,6 @@ from fedlib.datasets import unpack as archives
 from fedlib.datasets.download import File, adopt, fetch, locked
 from fedlib.datasets.unpack import unpack
 
-ROOT = Path(__file__).resolve().parents[1]
 BODY = random.Random(0).randbytes(1_000_000)
 OTHER = random.Random(1).randbytes(1_000_000)
 CUT = 600_000

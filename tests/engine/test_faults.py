@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import numbers, small_run
+from conftest import ROOT, TESTS, numbers, small_run
 from killed_runs import short
 from safetensors import safe_open
 from safetensors.torch import load, save
@@ -27,8 +27,6 @@ from fedlib.engine.evaluate import measure_round
 from fedlib.engine.run import plan
 from fedlib.engine.worker import Worker
 from fedlib.experiments import batch, failures, status, tables
-
-HERE = Path(__file__).parent
 
 
 class Cut(Exception):
@@ -69,7 +67,7 @@ def test_a_run_killed_in_mid_round_continues_to_the_same_record(tmp_path):
                        {"net": "cnn4", "width": 4}, {"rounds": 6}, 0)
     path = run.path(tmp_path / "killed")
     partial = path.with_suffix(".partial")
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     written = []
     while len(written) < 2:
@@ -105,8 +103,8 @@ loop.train(conftest.small_run("MOON", net="linear", rounds=3), Path(sys.argv[1])
 
 def test_a_run_killed_while_it_writes_leaves_no_rubbish(tmp_path):
     prepare.load_set("tiny_digits")         # it writes too
-    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, tmp_path / "killed"], cwd=HERE,
-                          env=os.environ | {"PYTHONPATH": str(HERE.parent)})
+    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, tmp_path / "killed"], cwd=TESTS,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL
     run = small_run("MOON", net="linear", rounds=3)
     path = run.path(tmp_path / "killed")
@@ -118,8 +116,8 @@ def test_a_run_killed_while_it_writes_leaves_no_rubbish(tmp_path):
 
 def killed(what: str, folder: Path, how) -> dict:
     """What tests/killed_runs.py saw."""
-    ran = subprocess.run([sys.executable, HERE / "killed_runs.py", what, folder, str(how)], capture_output=True,
-                         text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parent}:{HERE}"})
+    ran = subprocess.run([sys.executable, TESTS / "killed_runs.py", what, folder, str(how)], capture_output=True,
+                         text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{TESTS}"})
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
@@ -293,7 +291,7 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_only_the_clean_up_of_a_day_asks_for_the_time_of_day():
-    asks = [p.name for p in sorted((HERE.parent / "fedlib").rglob("*.py")) if "time.time()" in p.read_text()]
+    asks = [p.name for p in sorted((ROOT / "fedlib").rglob("*.py")) if "time.time()" in p.read_text()]
     assert asks == ["files.py"]
 
 
@@ -305,8 +303,8 @@ def in_a_room_of_its_own(script: str, *mounts: str, folder: Path) -> dict:
         pytest.skip("mounts need root")
     folder.mkdir(exist_ok=True)
     ran = subprocess.run(["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", sys.executable, "-c",
-                          script, folder], capture_output=True, text=True, cwd=HERE,
-                         env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}", "OMP_NUM_THREADS": "1"})
+                          script, folder], capture_output=True, text=True, cwd=TESTS,
+                         env=os.environ | {"PYTHONPATH": f"{ROOT}:{TESTS}", "OMP_NUM_THREADS": "1"})
     if "mount:" in ran.stderr:
         pytest.skip("this root may not mount")
     assert ran.returncode == 0 and "Traceback" not in ran.stderr, ran.stderr
@@ -392,7 +390,7 @@ def test_a_limit_on_the_size_of_files_is_named(tmp_path):
     prepare.load_set("tiny_features")
     ran = subprocess.run([sys.executable, "-c", code, "train", "FedAvg", "--data", "tiny_features", "--set",
                           "net=linear", "--rounds", "2", "--out", tmp_path / "r"], capture_output=True, text=True,
-                         cwd=HERE, env=os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"})
+                         cwd=TESTS, env=os.environ | {"PYTHONPATH": f"{ROOT}:{TESTS}"})
     lines = [line for line in ran.stderr.splitlines() if "FedAvg: " not in line]        # the progress bar's
     assert ran.returncode == 2 and len(lines) == 1 and lines[0].endswith("File too large"), ran.stderr
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
@@ -518,7 +516,7 @@ def planned(tmp_path, monkeypatch):
     (papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
     (tmp_path / "sitecustomize.py").write_text(
         f"import pathlib, conftest\nfrom fedlib.experiments import tables\ntables.PAPERS = pathlib.Path({str(papers)!r})\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, HERE, HERE.parent))))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, TESTS, ROOT))))
     monkeypatch.setattr(tables, "PAPERS", papers)
     return tables.load_table("small/t").runs
 
@@ -563,7 +561,7 @@ def test_patience_without_a_validation_split_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_record_can_be_made_without_git_and_never_names_another_repository(tmp_path, monkeypatch):
-    assert machine.commit() not in ("", "unknown") or not (HERE.parent / ".git").exists()
+    assert machine.commit() not in ("", "unknown") or not (ROOT / ".git").exists()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))      # installed inside somebody's repository
     (tmp_path / "machine.py").touch()

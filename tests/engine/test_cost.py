@@ -90,7 +90,7 @@ def test_methods_lists_no_costs_without_a_net_and_inherited_settings_once(fedlib
 
 
 def test_methods_in_plain_text(fedlib, monkeypatch):
-    monkeypatch.setattr("fedlib.methods.METHODS", {n: METHODS[n] for n in ("FedAvg", "MOON")})
+    monkeypatch.setattr("fedlib.report.zoo.METHODS", {n: METHODS[n] for n in ("FedAvg", "MOON")})
     out = fedlib("methods", "--net", "cnn4")[1]
     assert "a round of a client: 3.51 MB down, 3.51 MB up, 3 forward and 1 backward passes per sample" in out
     assert out.count("MB down") == 2 and "MB" not in fedlib("methods")[1]

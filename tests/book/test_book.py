@@ -13,9 +13,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from conftest import ROOT
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")     # folders of pages with the parameter `profile`
 PAGES = sorted((ROOT / "book").glob("*.md"))

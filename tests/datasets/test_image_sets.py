@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from fedlib.readers import cub200, ddr, domainnet, ham10000, office_caltech, pacs, tiny_imagenet
 from fedlib.readers.image_folder import hold_out
 from PIL import Image
@@ -18,7 +19,6 @@ from PIL import Image
 from fedlib.core.errors import UserError
 from fedlib.datasets import download
 
-ROOT = Path(__file__).resolve().parents[1]
 SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
 FIRST_TWELVE = ("aircraft_carrier", "airplane", "alarm_clock", "ambulance", "angel", "animal_migration", "ant", "anvil",
                 "apple", "arm", "asparagus", "axe")

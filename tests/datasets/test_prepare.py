@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from conftest import ROOT
 
 from fedlib import cli
 from fedlib.core.errors import UserError
 from fedlib.datasets import prepare
 from fedlib.datasets.registry import DATASETS, reader_of
 
-ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(0)
 N = 40
 DOMAINS = {d: (RNG.integers(0, 256, (N, 3, 4, 4), dtype=np.uint8), np.arange(N, dtype=np.int64) % 2,

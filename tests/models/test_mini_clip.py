@@ -4,11 +4,11 @@ import subprocess
 import time
 import tomllib
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import ROOT
 from safetensors import safe_open
 
 from fedlib.core.errors import UserError
@@ -16,7 +16,6 @@ from fedlib.datasets import feature_cache, mini_clip_training, prepare
 from fedlib.models import encoders, mini_clip
 
 open_clip = pytest.importorskip("open_clip", reason="the extra clip is not installed")
-ROOT = Path(__file__).resolve().parent.parent
 DOMAINS = tuple(mini_clip_training.TEMPLATES)
 GENERIC = "a photo of the number {}"
 

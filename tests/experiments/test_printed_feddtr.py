@@ -1,15 +1,15 @@
 """The printed numbers of FedDTR: complete grids, the paper's own arithmetic, and where its text and tables disagree."""
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 
 from fedlib.core import settings
 from fedlib.datasets import named_partitions
 from fedlib.datasets.partition import Data
 from fedlib.experiments import tables
 
-CSV = Path(__file__).resolve().parents[1] / "fedlib" / "papers" / "feddtr.csv"
+CSV = ROOT / "fedlib/papers" / "feddtr.csv"
 ALL = ["FedAvg", "FedProx", "PerFedAvg", "pFedMe", "FedAMP", "FedPer", "FedRep", "Ditto", "FedFomo", "FedPHP", "FedRoD",
        "FedProto", "FedALA", "FedDTR"]
 TABLE1 = ["mnist_pat", "cifar10_pat", "cifar100_pat", "mnist", "cifar10", "cifar100", "tiny", "tiny_resnet", "ag_news"]

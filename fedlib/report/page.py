@@ -101,20 +101,29 @@ class Page:
                  for block, pairs in self.gaps(row, others, setting).items() for other, gap in pairs.items()]
         return pd.DataFrame(lines, columns=["block", "dataset", "row", "other", "mean", "half", "n"])
 
-    def against(self, row: str) -> pd.DataFrame:
-        """Every other row minus this one, printed and ours by seed: block, dataset, row, printed, mean, half, n.
+    def by_domain(self, row: str, other: str) -> pd.DataFrame:
+        """Row minus other in every domain and in the mean: the same lines, with a column `domain`."""
+        domains = dict.fromkeys(d for block in self.blocks for d in self.table.blocks[block]["columns"])
+        return text.joined(self.differences(row, [other], d).assign(domain=d) for d in [*domains, "avg"])
 
-        half: of the 95 % interval. Where nothing is printed and nothing ran there is no line.
+    def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg") -> pd.DataFrame:
+        """Row minus other, {name: (row, other)}, printed and ours by seed: block, dataset, row, printed, mean, half, n.
+
+        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line.
         """
-        ours, lines = self.by().reindex(columns=self.rows), []
-        gaps, printed = ours.sub(ours[row], axis=0), self.averages.pivot(index="row", columns="block", values="printed")
-        for block in self.blocks:
-            here = gaps[gaps.index.get_level_values("block") == block]
-            for other in [r for r in self.rows if r != row]:
-                theirs, sample = printed[block][other] - printed[block][row], here[other].dropna()
-                lines.append((block, self.titles[block], other, theirs, *interval(sample), len(sample)))
+        ours, lines = self.by(setting=setting).reindex(columns=self.rows), []
+        printed = self.cells[self.cells.setting == setting].pivot(index="row", columns="block", values="printed")
+        for block in [b for b in self.blocks if b in printed]:
+            here = ours[ours.index.get_level_values("block") == block]
+            for name, (row, other) in pairs.items():
+                theirs, sample = printed[block][row] - printed[block][other], (here[row] - here[other]).dropna()
+                lines.append((block, self.titles[block], name, theirs, *interval(sample), len(sample)))
         frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n"])
         return frame[frame.printed.notna() | (frame.n > 0)].reset_index(drop=True)
+
+    def against(self, row: str) -> pd.DataFrame:
+        """Every other row minus this one: lines of `compared`."""
+        return self.compared({other: (other, row) for other in self.rows if other != row})
 
     def orders(self) -> pd.DataFrame:
         """Printed and ours as orders of the rows, by dataset: Spearman's rank correlation, and the first of each."""
@@ -189,11 +198,12 @@ class Page:
         A block without records shows what is printed alone. Rows without any number are left out, and a variant of ours
         without records: its printed numbers stand with the block that it varies.
         """
-        for block in blocks or self.blocks:
+        for block in [b for b in blocks or self.blocks if b in self.blocks]:
             if block in self.ran or "printed" not in self.table.blocks[block]:
                 wide = tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
                 if block not in self.ran:
-                    wide = wide.drop(columns="n").replace("<br>–$", "", regex=True)
+                    own = [r for r in wide.index if self.table.printed_row(r) == r]
+                    wide = wide.loc[own].drop(columns="n").replace("<br>–$", "", regex=True)
                 empty = wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)
                 text.titled(f"{self.titles[block]}, profile {self.blocks[block]}", text.table(wide[~empty]))
 
@@ -235,10 +245,13 @@ class Page:
         return text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
 
     def curves(self, rows=None, blocks=None):
-        """The mean over the domains after each round, a panel for each block."""
+        """The mean over the domains after each round, a panel for each block. rows: some, or {row: its name here}."""
         wanted = blocks or [b for b in self.blocks if "printed" not in self.table.blocks[b]]
-        frame = self.rounds[self.rounds.block.isin(wanted) & self.rounds.method.isin(rows or self.rows)]
-        return text.or_empty(frame.replace({"block": self.titles}), lambda f: plots.curves(f, panel="block"))
+        order = [*self.blocks, *(rows or self.rows)]
+        frame = self.rounds[self.rounds.block.isin(wanted) & self.rounds.method.isin(list(rows or self.rows))]
+        frame = frame.sort_values(["block", "method"], key=lambda names: names.map(order.index), kind="stable")
+        frame = frame.replace({"block": self.titles, "method": rows if isinstance(rows, dict) else {}})
+        return text.or_empty(frame, lambda f: plots.curves(f, panel="block"))
 
     def show_radars(self, near: bool = False, names=None, rows=None):
         """Ours by domain, an axis for each: a figure for each block with records, of these rows or all.

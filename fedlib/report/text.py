@@ -6,6 +6,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from fedlib.experiments.statistics import interval
+from fedlib.report import plots
 
 EMPTY = "No records in this profile yet."
 LEFT = {"text-align": "left", "white-space": "normal"}
@@ -50,6 +51,23 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
     numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None
     style = style.format(form, subset=numbers, na_rep="–") if numbers is not None else style.format(form, na_rep="–")
     return style if index else style.hide(axis="index")
+
+
+def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
+    """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n. row: what they are.
+
+    form: of the printed differences; ours have one digit.
+    """
+    wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
+    wide = wide[["printed"] * ("printed" in wide and wide.printed.notna().any()) + ["ours", "±", "n"]]
+    return table(wide, {k: f for k, f in (("printed", form), ("ours", "{:+.1f}"), ("±", "{:.1f}")) if k in wide})
+
+
+def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):
+    """The same lines as a figure, those with records: a dot and its interval for each, rows in the frame's order."""
+    order = list(frame.row.unique())
+    found = frame[frame.n > 0].sort_values("row", key=lambda rows: rows.map(order.index), kind="stable")
+    return or_empty(found, lambda lines: plots.differences(lines, by=by, label=label))
 
 
 def titled(title: str, *content):

@@ -141,8 +141,9 @@ class Page:
         every = {"": own.get("settings", {}) | given.get("settings", {})}
         for place, changed in (own.get("at", {}) | given.get("at", {})).items():
             block, _, only = place.partition(".")       # "pacs.lite": in this profile only
-            if block in self.titles or block in tables.PROFILES:
-                every[f"{self.titles.get(block, block)}, {only}" if only else self.titles.get(block, block)] = changed
+            if block in self.titles or block in tables.PROFILES:        # a block may have a profile's name
+                name = block if block in tables.PROFILES else self.titles[block]
+                every[f"{name}, {only}" if only else name] = changed
         return every
 
     @property

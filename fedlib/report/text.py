@@ -59,8 +59,9 @@ def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = 
     form: of the printed differences; ours have one digit.
     """
     wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
-    wide = wide[["printed"] * ("printed" in wide and wide.printed.notna().any()) + ["ours", "±", "n"]]
-    return table(wide, {k: f for k, f in (("printed", form), ("ours", "{:+.1f}"), ("±", "{:.1f}")) if k in wide})
+    forms = {"printed": form, "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
+    wide = wide[[k for k in forms if k in wide and (k != "printed" or wide.printed.notna().any())]]
+    return table(wide, {k: forms[k] for k in wide})
 
 
 def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):

@@ -106,18 +106,21 @@ class Page:
         domains = dict.fromkeys(d for block in self.blocks for d in self.table.blocks[block]["columns"])
         return text.joined(self.differences(row, [other], d).assign(domain=d) for d in [*domains, "avg"])
 
-    def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg") -> pd.DataFrame:
+    def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg", beside: "Page | None" = None):
         """Row minus other, {name: (row, other)}, printed and ours by seed: block, dataset, row, printed, mean, half, n.
 
-        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line.
+        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line. beside:
+        the table that has the other rows, where it is not this one.
         """
-        ours, lines = self.by(setting=setting).reindex(columns=self.rows), []
-        printed = self.cells[self.cells.setting == setting].pivot(index="row", columns="block", values="printed")
-        for block in [b for b in self.blocks if b in printed]:
-            here = ours[ours.index.get_level_values("block") == block]
-            for name, (row, other) in pairs.items():
-                theirs, sample = printed[block][row] - printed[block][other], (here[row] - here[other]).dropna()
-                lines.append((block, self.titles[block], name, theirs, *interval(sample), len(sample)))
+        lines, two = [], (self, beside or self)
+        ours = [page.by(setting=setting).reindex(columns=page.rows) for page in two]
+        printed = [page.cells[page.cells.setting == setting].set_index(["block", "row"]).printed for page in two]
+        for block in [b for b in self.blocks if b in two[1].blocks]:
+            here = [wide[wide.index.get_level_values("block") == block] for wide in ours]
+            for name, rows in pairs.items():
+                theirs = [there.get((block, row), float("nan")) for there, row in zip(printed, rows, strict=True)]
+                sample = (here[0][rows[0]] - here[1][rows[1]]).dropna()
+                lines.append((block, self.titles[block], name, theirs[0] - theirs[1], *interval(sample), len(sample)))
         frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n"])
         return frame[frame.printed.notna() | (frame.n > 0)].reset_index(drop=True)
 

@@ -88,3 +88,28 @@ def corrections(page: Page, block: str) -> pd.DataFrame:
                            for name, k in (("ood, Eq. 3", "ood"), ("ind", "ind"))}
             lines[row]["corrected − released", "n"] = len(both)
     return pd.DataFrame(lines).T
+
+
+# who holds what
+
+def by_setting(page: Page, name: str, measure: str, rows: list[str], source: str = "ours") -> pd.DataFrame:
+    """A measure over the "mixed ratio" or the number of "clients": data, method, name, mean, half of the interval.
+
+    source: "ours", or "printed", which has no interval. data: the title of the first block with these data. Data with
+    a single value have no lines.
+    """
+    domains = {b: len(content["columns"]) for b, content in tables.papers()["mpft"]["blocks"].items()}
+    place, group = {}, {}
+    for block, content in page.table.blocks.items():
+        data = next(content[p]["data"] for p in tables.PROFILES if p in content)
+        place[block] = float(data.get("mixed", 0)) if name == "mixed ratio" else sum(
+            data.get("clients", ())) or domains[block]
+        group[block] = next((group[b] for b in group if block.startswith(b)), page.titles[block])
+    part = page.cells[(page.cells.setting == measure) & page.cells.row.isin(rows)].dropna(subset=source)
+    part = part.assign(data=part.block.map(group), mean=part[source],
+                       half=part.half if source == "ours" else float("nan"),
+                       method=part.row.replace("MPFT (Random, rate=0.3)", "MPFT, random 0.3"),
+                       **{name: part.block.map(place)})
+    part = part[part.groupby("data")[name].transform("nunique") > 1]
+    part = part.sort_values("row", key=lambda names: names.map(list(rows).index), kind="stable")
+    return part[["data", "method", name, "mean", "half"]]

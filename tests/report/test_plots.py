@@ -438,3 +438,21 @@ def test_tally_stacks_and_writes_the_numbers_that_are_not_zero():
     assert sorted(t.get_text() for t in ax.texts) == ["1", "3", "4"]
     assert [p.get_x() for p in ax.patches] == [0, 0, 3, 0] and [p.get_width() for p in ax.patches] == [3, 0, 1, 4]
     assert legend(figure) == ["yes", "no"]
+
+
+def test_lengths_stack_or_stand_below_each_other():
+    hours = pd.DataFrame({"cpu": [1.0, 2.0], "cuda": [3.0, 0.5]}, index=["a", "b"])
+    ax, = plots.lengths({"": hours}, "hours").axes
+    ends = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in ax.patches]
+    assert np.allclose(ends, [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 2, 0.5)])
+    left, right = plots.lengths({"one": hours, "two": hours}, "hours", stacked=False, reference=1).axes
+    places = [p.get_y() + p.get_height() / 2 for p in right.patches]
+    assert np.allclose(places, [-0.2, 0.8, 0.2, 1.2]) and all(p.get_x() == 0 for p in right.patches)
+    assert left.get_title() == "one" and left.lines[0].get_xdata()[0] == 1
+
+
+def test_a_logarithmic_axis_below_a_decade_has_ticks_of_powers_of_two():
+    for high, known in ((8.0, True), (100.0, False)):
+        frame = pd.DataFrame({"x": [1, 2], "y": [1.0, high], "kind": "k"})
+        ax, = plots.lines(frame, "x", "y", log="y").axes
+        assert ("4" in [t.get_text() for t in ax.get_yticklabels()]) == known

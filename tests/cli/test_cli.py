@@ -20,8 +20,7 @@ from fedlib.methods import METHODS
 def small(tmp_path, monkeypatch):
     """A paper with one table of one run."""
     text = small_paper.content('{ name = "FedAvg" }, { name = "Ditto", profiles = ["paper"] }')
-    papers = small_paper.place(tmp_path / "papers", text, "t,b,scans,FedAvg,accuracy,50.0\n")
-    monkeypatch.setattr(tables, "PAPERS", papers)
+    small_paper.use(tmp_path, monkeypatch, text, "t,b,scans,FedAvg,accuracy,50.0\n")
     return tables.load_table("small/t").runs("mini")[0].run
 
 

@@ -7,26 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import RAW, needs_raw, quiet
 from fedlib.readers import array_sets, cifar10, cifar100, fashion_mnist, mnist
+from raw_files import fails
 
-from fedlib.core.errors import UserError
 from fedlib.datasets import download, prepare
 from fedlib.datasets.prepare import TEST, TRAIN
 
-RAW = os.environ.get("FEDLIB_RAW")
-needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")
 PER_CLASS = {"train": 3, "test": 2}
-
-
-def quiet(line):
-    pass
-
-
-def fails(reader, root, *words) -> str:
-    with pytest.raises(UserError) as caught:
-        reader.read(root, reader.SIZES[0], quiet)
-    text = str(caught.value)
-    assert "\n" not in text and all(str(word) in text for word in words), text
 
 
 def read(reader, root, size=None):
@@ -363,7 +351,7 @@ def test_pooled_is_the_same_in_chunks(monkeypatch):
 
 @needs_raw
 def test_real_fashion():
-    x, y, part, about = read(fashion_mnist, Path(RAW))
+    x, y, part, about = read(fashion_mnist, RAW)
     assert np.bincount(y[part == TRAIN]).tolist() == [1715] * 10 and np.bincount(y[part == TEST]).tolist() == [285] * 10
     assert about["notice"] == "subset: fashion_mnist train 17150 of 60000, fashion_mnist test 2850 of 10000"
     bright = [x[y == k, 0].mean() for k in range(10)]
@@ -375,7 +363,7 @@ def test_real_fashion():
     (cifar10, 1000, 200, {"ship", "airplane"}, {"frog", "deer"}),
     (cifar100, 80, 20, {"shark", "dolphin"}, {"orange", "poppy"})])
 def test_real_cifar(reader, train, test, bluest, reddest):
-    x, y, part, about = read(reader, Path(RAW))
+    x, y, part, about = read(reader, RAW)
     k, name = len(reader.CLASSES), reader.NAME
     assert np.bincount(y[part == TRAIN]).tolist() == [train] * k and np.bincount(y[part == TEST]).tolist() == [test] * k
     assert about["notice"] == f"subset: {name} train {k * train} of 50000, {name} test {k * test} of 10000"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs_raw
 
 from fedlib.datasets import prepare
 from fedlib.datasets.partition import federate
@@ -14,7 +14,6 @@ from fedlib.engine import records
 from fedlib.engine.loop import train
 from fedlib.engine.run import plan
 
-needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder with the real data")
 COMPLETE = {"office_caltech", "pacs", "mnist", "amazon_reviews"}
 # What one round is trained on: a small net, few samples for each client.
 RUNS = {

@@ -2,7 +2,6 @@
 import bz2
 import gzip
 import io
-import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -10,16 +9,15 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from conftest import RAW, needs_raw, quiet
 from fedlib.readers import array_sets, digits, mnist, rendered_digits, usps_files
 from PIL import Image
+from raw_files import fails
 from scipy.io import savemat
 
-from fedlib.core.errors import UserError
 from fedlib.datasets import download, prepare
 from fedlib.datasets.prepare import TEST, TRAIN
 
-RAW = os.environ.get("FEDLIB_RAW")
-needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")
 TEN = np.arange(10)
 
 
@@ -32,17 +30,6 @@ def few_rendered():
 def render_few(few_rendered, monkeypatch):
     """All other domains are small here, so this one is too: its first images, not all 50,000."""
     monkeypatch.setattr(rendered_digits, "draw", few_rendered.get)
-
-
-def quiet(line):
-    pass
-
-
-def fails(root, *words, reader=digits) -> str:
-    with pytest.raises(UserError) as caught:
-        reader.read(root, 32, quiet)
-    text = str(caught.value)
-    assert "\n" not in text and all(str(word) in text for word in words), text
 
 
 def named(value) -> str:
@@ -188,7 +175,7 @@ def test_mnist_m(tmp_path, place):
 def test_a_corrupt_image_can_be_left_out(tmp_path):
     mnist_m_folder(tmp_path)
     (tmp_path / "mnist_m_train" / "00000004.png").write_bytes(b"no image")
-    fails(tmp_path, "00000004.png", "not a readable image")
+    fails(digits, tmp_path, "00000004.png", "not a readable image")
     skipped = []
     x, y, part = digits.read(tmp_path, 32, quiet, skipped)[0]["mnist_m"]
     assert len(skipped) == 1 and "00000004.png" in skipped[0]
@@ -208,7 +195,7 @@ def test_syn(tmp_path, place, kinds):
 
 def test_folders_train_and_val_of_another_set_are_no_syn(tmp_path):
     syn_folder(tmp_path / "other", ("train", "val"))
-    fails(tmp_path / "other", "no digits in")
+    fails(digits, tmp_path / "other", "no digits in")
     syn_folder(tmp_path / "syn", ("train", "val"))
     assert len(only(tmp_path / "syn", "syn")[1]) == 30  # a user who names that folder itself
 
@@ -280,7 +267,8 @@ def test_archives_and_downloaded_files_are_read(tmp_path):
 # Faults
 
 def test_no_digits(tmp_path):
-    fails(tmp_path, "no digits in", "MNIST/raw", "usps.h5", "train_32x32.mat", "mnist_m_train_labels.txt", "imgs_train")
+    fails(digits, tmp_path, "no digits in", "MNIST/raw", "usps.h5", "train_32x32.mat", "mnist_m_train_labels.txt",
+          "imgs_train")
 
 
 def test_mnist_faults(tmp_path):
@@ -294,32 +282,32 @@ def test_mnist_faults(tmp_path):
     for broken in (whole[:-50], b"no gzip", wrong_sum, b"", *map(gzip.compress, (
             plain[:-1], plain + b"x", b"", plain[:9], b"\0\0\x0d\3" + plain[4:], b"\0\0\x08\1" + plain[4:], huge))):
         images.write_bytes(broken)
-        fails(tmp_path, images)
+        fails(digits, tmp_path, images)
     images.unlink()
-    fails(tmp_path, "lacks train-images-idx3-ubyte")
+    fails(digits, tmp_path, "lacks train-images-idx3-ubyte")
     images.write_bytes(whole)
     (raw / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(10, 11, np.uint8))))
-    fails(tmp_path, "t10k-labels-idx1-ubyte.gz", "labels in 0..9")
+    fails(digits, tmp_path, "t10k-labels-idx1-ubyte.gz", "labels in 0..9")
     (raw / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(9, 1, np.uint8))))
-    fails(tmp_path, "t10k-labels-idx1-ubyte.gz", "10 labels")
+    fails(digits, tmp_path, "t10k-labels-idx1-ubyte.gz", "10 labels")
     (raw / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(10, 1, np.uint8))))
-    fails(tmp_path, "domain 'mnist' lacks the class '0' in its test part")
+    fails(digits, tmp_path, "domain 'mnist' lacks the class '0' in its test part")
 
 
 def test_usps_h5_faults(tmp_path):
     path = tmp_path / "usps.h5"
     path.write_bytes(b"not an h5 file")
-    fails(tmp_path, path, "is not usps.h5 with")
+    fails(digits, tmp_path, path, "is not usps.h5 with")
     with h5py.File(path, "w") as file:
         file["train/data"] = np.zeros((3, 256))
-    fails(tmp_path, path, "is not usps.h5 with")
+    fails(digits, tmp_path, path, "is not usps.h5 with")
     for values, word in ((np.full((10, 256), 1.5), "values outside of 0..1"), (np.zeros((10, 250)), "is not usps.h5"),
                          (np.full((10, 256), np.nan), "values outside"), (np.zeros((9, 256)), "9 labels in 0..9")):
         usps_h5(path)
         with h5py.File(path, "a") as file:
             del file["test/data"]
             file["test/data"] = values
-        fails(tmp_path, path, word)
+        fails(digits, tmp_path, path, word)
 
 
 @pytest.mark.parametrize("broken, word", [
@@ -334,7 +322,7 @@ def test_usps_libsvm_faults(tmp_path, broken, word):
     if broken == "cut":
         broken = path.read_bytes()[:-100]
     path.write_bytes(broken) if broken is not None else path.unlink()
-    fails(tmp_path, word)
+    fails(digits, tmp_path, word)
 
 
 def in_mat(**arrays) -> bytes:
@@ -362,13 +350,13 @@ def test_mat_faults(tmp_path, content, word):
     if content == "cut":
         content = path.read_bytes()[:-200]
     path.write_bytes(content) if content is not None else path.unlink()
-    fails(tmp_path, word, tmp_path)
+    fails(digits, tmp_path, word, tmp_path)
 
 
 def test_half_of_synth_digits(tmp_path):
     mat_files(tmp_path / "SYN", "synth_", 0)
     (tmp_path / "SYN" / "synth_train_32x32.mat").unlink()
-    fails(tmp_path, "SynthDigits in", "lacks synth_train_32x32.mat")
+    fails(digits, tmp_path, "SynthDigits in", "lacks synth_train_32x32.mat")
 
 
 def test_mat_files_of_version_7_3_are_refused(tmp_path):
@@ -377,41 +365,41 @@ def test_mat_files_of_version_7_3_are_refused(tmp_path):
         file["X"] = GOOD_X
     with open(tmp_path / "test_32x32.mat", "r+b") as file:  # as MATLAB marks its HDF5 files
         file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM")
-    fails(tmp_path, "test_32x32.mat is not a .mat file")
+    fails(digits, tmp_path, "test_32x32.mat is not a .mat file")
 
 
 def test_mnist_m_faults(tmp_path):
     mnist_m_folder(tmp_path)
     image = tmp_path / "mnist_m_test" / "00000002.png"
     image.unlink()
-    fails(tmp_path, "MNIST-M: 1 of 30 listed images are absent", image)
+    fails(digits, tmp_path, "MNIST-M: 1 of 30 listed images are absent", image)
     labels = tmp_path / "mnist_m_train_labels.txt"
     for line, word in (("00000000.png\n", "not 'name.png label'"), ("00000000.png x\n", "not 'name.png label'"),
                        ("00000000.png 10\n", "labels in 0..9"), ("", "holds no images")):
         labels.write_text(line)
-        fails(tmp_path, labels, word)
+        fails(digits, tmp_path, labels, word)
     (tmp_path / "mnist_m_test_labels.txt").unlink()
     mnist_m_folder(tmp_path / "other")
     (tmp_path / "other" / "mnist_m_test_labels.txt").unlink()
-    fails(tmp_path / "other", "lacks mnist_m_test_labels.txt")
+    fails(digits, tmp_path / "other", "lacks mnist_m_test_labels.txt")
 
 
 def test_syn_faults(tmp_path):
     syn_folder(tmp_path / "syn")
     for f in (tmp_path / "syn" / "imgs_train" / "3").iterdir():
         f.unlink()
-    fails(tmp_path, "domain 'syn', class '3': no .jpg or .png images")
+    fails(digits, tmp_path, "domain 'syn', class '3': no .jpg or .png images")
     (tmp_path / "syn" / "imgs_train" / "3").rmdir()
-    fails(tmp_path, "domain 'syn' lacks the class '3'", "imgs_train")
+    fails(digits, tmp_path, "domain 'syn' lacks the class '3'", "imgs_train")
     (tmp_path / "syn" / "imgs_train").rename(tmp_path / "syn" / "elsewhere")
-    fails(tmp_path, "lacks the folder imgs_train")
+    fails(digits, tmp_path, "lacks the folder imgs_train")
 
 
 # The real files
 
 @pytest.fixture(scope="module")
 def real():
-    return {name: digits.read_domain(name, Path(RAW), 28) for name in ("mnist", "usps", "mnist_m")}
+    return {name: digits.read_domain(name, RAW, 28) for name in ("mnist", "usps", "mnist_m")}
 
 
 @needs_raw
@@ -435,8 +423,8 @@ def test_real_usps(real):
 @needs_raw
 def test_real_usps_in_libsvms_form_is_the_same(tmp_path):
     """What LIBSVM publishes are the values of usps.h5, times 2, minus 1."""
-    (images, y), _ = usps_files.read_halves(Path(RAW))
-    with h5py.File(Path(RAW) / "usps" / "usps.h5") as file:
+    (images, y), _ = usps_files.read_halves(RAW)
+    with h5py.File(RAW / "usps" / "usps.h5") as file:
         values = (2 * file["train/data"][:300].astype(float) - 1).round(4)
     lines = [f"{label + 1} " + " ".join(f"{k}:{v:g}" for k, v in enumerate(row, 1)) for row, label in zip(values, y)]
     (tmp_path / "usps").write_text("\n".join(lines) + "\n")
@@ -449,7 +437,7 @@ def test_real_mnist_m_against_mnist(real):
     """MNIST-M is |photo - digit|: image i of its test list carries the label of MNIST's test image i."""
     x, y, part = real["mnist_m"]
     assert np.bincount(part).tolist() == [9000, 0, 3000]
-    names = (Path(RAW) / "mnist_m" / "mnist_m_test_labels.txt").read_text().split()[::2]
+    names = (RAW / "mnist_m" / "mnist_m_test_labels.txt").read_text().split()[::2]
     test = real["mnist"][1][60000:]
     assert x.std() > 40 and (y[part == TEST] == test[[int(name[:8]) for name in names]]).all()
 
@@ -457,7 +445,7 @@ def test_real_mnist_m_against_mnist(real):
 @needs_raw
 def test_real_digits(real, monkeypatch):
     monkeypatch.setattr(digits, "read_domain", lambda name, root, size, skip: real.get(name))  # read once is enough
-    domains, about = digits.read(Path(RAW), 28, quiet)
+    domains, about = digits.read(RAW, 28, quiet)
     assert list(domains) == ["mnist", "usps", "mnist_m", "rendered_digits"]
     assert "subset: mnist_m train 9000 of 59001, mnist_m test 3000 of 9001, rendered" in about["notice"]
     assert about["notice"].startswith("left out, not in the folder: svhn, synth_digits, syn; ")

@@ -20,7 +20,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, quiet, refusal
 from http_server import Page, Server
 
 from fedlib.core.errors import UserError
@@ -50,10 +50,6 @@ def server():
         yield running
 
 
-def quiet(line):
-    pass
-
-
 def listing(folder) -> dict:
     """Every file below a folder, without locks and notes, and its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*"))
@@ -61,11 +57,7 @@ def listing(folder) -> dict:
 
 
 def refused(files, folder, *words, say=quiet) -> str:
-    with pytest.raises(UserError) as caught:
-        fetch(files, folder, say)
-    text = str(caught.value)
-    assert "\n" not in text and all(word in text for word in words), text
-    return text
+    return refusal(lambda: fetch(files, folder, say), *words)
 
 
 def recovers(server, folder, name="set.bin", hash=""):

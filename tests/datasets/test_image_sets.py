@@ -6,27 +6,24 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+import raw_files
+from conftest import ROOT, quiet
 from fedlib.readers import cub200, ddr, domainnet, ham10000, office_caltech, pacs, tiny_imagenet
 from fedlib.readers.image_folder import hold_out
 from PIL import Image
 
-from fedlib.core.errors import UserError
 from fedlib.datasets import download
 
 SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
 FIRST_TWELVE = ("aircraft_carrier", "airplane", "alarm_clock", "ambulance", "angel", "animal_migration", "ant", "anvil",
                 "apple", "arm", "asparagus", "axe")
 TRAIN, TEST = 0, 2
-
-
-def quiet(line):
-    pass
+fails = partial(raw_files.fails, size=32)
 
 
 @cache
@@ -46,13 +43,6 @@ def greys(x) -> list:
     """The level of each image: `paint` is exact to the last bit of JPEG."""
     assert (x == x[:, :1, :1, :1]).all()
     return x[:, 0, 0, 0].tolist()
-
-
-def fails(reader, root, *words, size=32):
-    with pytest.raises(UserError) as caught:
-        reader.read(root, size, quiet)
-    text = str(caught.value)
-    assert "\n" not in text and all(word in text for word in words), text
 
 
 def replace(path: Path, old: str, new: str):

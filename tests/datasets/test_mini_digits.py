@@ -3,6 +3,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from conftest import quiet
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
@@ -14,7 +15,7 @@ TRAIN, TEST = 0, 2
 
 @pytest.fixture(scope="module")
 def domains():
-    made, updates = mini_digits.read(None, 28, lambda line: None)
+    made, updates = mini_digits.read(None, 28, quiet)
     assert updates == {}
     return made
 
@@ -43,7 +44,7 @@ def test_counts_are_the_listed_ones(domains, domain):
 
 
 def test_two_builds_are_equal(domains):
-    assert digest(mini_digits.read(None, 28, lambda line: None)[0]) == digest(domains)
+    assert digest(mini_digits.read(None, 28, quiet)[0]) == digest(domains)
 
 
 def test_a_build_neither_reads_nor_moves_numpys_global_state(domains):
@@ -119,4 +120,4 @@ def test_domain_shift(domains):
 @pytest.mark.parametrize("size", [32, 0, "28"])
 def test_another_size_is_refused(size):
     with pytest.raises(UserError, match=f"no size {size}.*allowed: 28"):
-        mini_digits.read(None, size, lambda line: None)
+        mini_digits.read(None, size, quiet)

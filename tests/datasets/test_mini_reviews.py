@@ -3,6 +3,7 @@ import re
 
 import numpy as np
 import pytest
+from conftest import quiet
 from sklearn.linear_model import LogisticRegression
 
 from fedlib.core.errors import UserError
@@ -19,7 +20,7 @@ SIGNS = {domain: {word: sign for sign, kinds in enumerate(mini_reviews.opinion_w
 
 @pytest.fixture(scope="module")
 def made():
-    return mini_reviews.read(None, 24, lambda line: None)
+    return mini_reviews.read(None, 24, quiet)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_the_ids_are_the_texts(domains, words):
 
 
 def test_two_builds_are_equal(domains):
-    again, updates = mini_reviews.read(None, 24, lambda line: None)
+    again, updates = mini_reviews.read(None, 24, quiet)
     assert all(np.array_equal(a, b) for d in domains for a, b in zip(domains[d], again[d], strict=True))
     assert list(updates) == ["words"]
 
@@ -86,7 +87,7 @@ def test_a_domain_depends_neither_on_the_others_nor_on_numpys_global_state(domai
     np.random.seed(3)
     before = np.random.get_state()[1].copy()
     monkeypatch.setattr(mini_reviews, "DOMAINS", ("kitchen",))
-    alone, _ = mini_reviews.read(None, 24, lambda line: None)
+    alone, _ = mini_reviews.read(None, 24, quiet)
     assert list(alone) == ["kitchen"] and np.array_equal(alone["kitchen"][0], domains["kitchen"][0])
     assert np.array_equal(np.random.get_state()[1], before)
 
@@ -162,4 +163,4 @@ def test_training_learns(tmp_path):
 @pytest.mark.parametrize("size", [28, 0, "24"])
 def test_another_size_is_refused(size):
     with pytest.raises(UserError, match=f"no size {size}.*allowed: 24"):
-        mini_reviews.read(None, size, lambda line: None)
+        mini_reviews.read(None, size, quiet)

@@ -1,9 +1,8 @@
 """From domains to clients: sizes, no sample twice, every class, and splits that do not overlap."""
-import os
 
 import pytest
 import torch
-from conftest import small_run
+from conftest import needs_raw, small_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -316,7 +315,7 @@ def test_mistakes_are_named(changes, words):
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder with the real images")
+@needs_raw
 def test_office_caltech_clients_are_the_papers():
     """Clients 3/2/1/4 with 20 % of their domain each, as I2PFL's Table 1 and RethinkFL's sampling give."""
     spec = Data("office_caltech", 32, ("caltech", "amazon", "webcam", "dslr"), (3, 2, 1, 4), 0.2)

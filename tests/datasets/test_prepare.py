@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from conftest import ROOT
+from conftest import ROOT, one_line, quiet
 
 from fedlib import cli
 from fedlib.core.errors import UserError
@@ -53,18 +53,12 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "store"
 
 
-def one_line(caught) -> str:
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
 def files(folder) -> list:
     return sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
 
 
 def test_round_trip(store):
-    manifest = prepare.prepare("tiny", say=lambda line: None)
+    manifest = prepare.prepare("tiny", say=quiet)
     again = prepare.load_set("tiny")
     assert again.manifest == manifest == prepare.verify("tiny")
     for d, arrays in DOMAINS.items():
@@ -391,5 +385,5 @@ def test_a_class_that_nobody_holds_is_an_error(store):
 
 
 def test_what_the_manifest_says_of_file_names(store):
-    names = prepare.prepare("tiny", say=lambda line: None)["names"]
+    names = prepare.prepare("tiny", say=quiet)["names"]
     assert list(names) == ["u"] and len(names["u"]) == 16 != names["u"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, quiet, refusal
 from fedlib.readers import cifar10, cifar100, rendered_digits
 from http_server import Page, Server
 from test_array_sets import FORMS, binary_folder, idx_folder
@@ -197,20 +197,12 @@ def offer(server, store, monkeypatch):
     return offer
 
 
-def quiet(line):
-    pass
-
-
 def get(name, size=None, say=quiet, **options) -> dict:
     return prepare.prepare(name, size, say=say, download=True, **options)
 
 
 def fails(*words, **call) -> str:
-    with pytest.raises(UserError) as caught:
-        get(**call)
-    text = str(caught.value)
-    assert "\n" not in text and all(word in text for word in words), text
-    return text
+    return refusal(lambda: get(**call), *words)
 
 
 def prepared_in(store) -> list:

@@ -3,20 +3,20 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import raw_files
 import torch
-from conftest import ROOT
+from conftest import RAW, ROOT, needs_raw, quiet
 from fedlib.readers import image_folder, office_caltech, pacs
 from PIL import Image
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import download, prepare
 
-RAW = os.environ.get("FEDLIB_RAW")
-needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")
 GONG = ("backpack", "touring-bike", "calculator", "head-phones", "computer-keyboard", "laptop-101",
         "computer-monitor", "computer-mouse", "coffee-mug", "video-projector")
 OFFICE_31 = ("back_pack", "bike", "calculator", "headphones", "keyboard", "laptop_computer", "monitor", "mouse",
@@ -28,10 +28,7 @@ OFFICE_PER_CLASS = {
 PACS_PER_CLASS = {
     "photo": [189, 202, 182, 186, 199, 280, 432], "art_painting": [379, 255, 285, 184, 201, 295, 449],
     "cartoon": [389, 457, 346, 135, 324, 288, 405], "sketch": [772, 740, 753, 608, 816, 80, 160]}
-
-
-def quiet(line):
-    pass
+fails = partial(raw_files.fails, size=32)
 
 
 def paint(path: Path, value: int, mode="RGB", side=(12, 10)):
@@ -63,13 +60,6 @@ def pacs_lists(folder: Path, per_class=3):
             lines = [f"{d}/{name}/pic_{i:03}.png {c + 1}" for c, name in enumerate(pacs.CLASSES)
                      for i in range(per_class) if (i == 1) == held_out]
             (folder / f"{d}_{kind}_kfold.txt").write_text("\n".join(lines) + "\n")
-
-
-def fails(reader, root, *words, size=32) -> str:
-    with pytest.raises(UserError) as caught:
-        reader.read(root, size, quiet)
-    text = str(caught.value)
-    assert "\n" not in text and all(word in text for word in words), text
 
 
 # Office-Caltech-10
@@ -367,7 +357,7 @@ def test_real_office_caltech(tmp_path, monkeypatch):
 
 @needs_raw
 def test_real_pacs():
-    place, folders = image_folder.find_domains(Path(RAW), pacs.TITLE, pacs._USUAL, {d: (d,) for d in pacs.DOMAINS})
+    place, folders = image_folder.find_domains(RAW, pacs.TITLE, pacs._USUAL, {d: (d,) for d in pacs.DOMAINS})
     for d, total in pacs.PUBLISHED.items():
         listed, y = image_folder.class_files(d, folders[d], dict.fromkeys(pacs.CLASSES, ()))
         assert len(listed) == total and np.bincount(y).tolist() == PACS_PER_CLASS[d]

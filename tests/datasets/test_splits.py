@@ -1,9 +1,9 @@
 """The papers' splits: each rule against the numbers that its paper or its released code gives."""
 import json
-import os
 
 import pytest
 import torch
+from conftest import needs_raw
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import named_partitions, prepare, splits
@@ -11,8 +11,6 @@ from fedlib.datasets.partition import Data, partition, parts_of
 from fedlib.datasets.prepare import TEST, TRAIN, VAL
 from fedlib.datasets.registry import reader_of
 from fedlib.datasets.splits import RULES, Domain, cut, split, split_digest, where
-
-needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder with the real data")
 
 
 def domain(set_="any", name="d", classes=4, train=40, val=0, test=20, names=""):

@@ -1,33 +1,17 @@
 """AG News and Amazon reviews: small files in the published formats, and the real ones where FEDLIB_RAW names them."""
-import os
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import RAW, needs_raw, quiet
 from fedlib.readers import ag_news, amazon_reviews
+from raw_files import fails
 from scipy.io import savemat
 from scipy.sparse import coo_matrix
 from sklearn.datasets import dump_svmlight_file
 
-from fedlib.core.errors import UserError
 from fedlib.datasets.prepare import TEST, TRAIN
-
-RAW = os.environ.get("FEDLIB_RAW")
-needs_raw = pytest.mark.skipif(not RAW, reason="FEDLIB_RAW does not name a folder of raw files")
-
-
-def quiet(line):
-    pass
-
-
-def fails(reader, root, *words, size=None) -> str:
-    with pytest.raises(UserError) as caught:
-        reader.read(root, size or reader.SIZES[0], quiet)
-    text = str(caught.value)
-    assert "\n" not in text and all(word in text for word in words), text
-    return text
-
 
 # AG News
 
@@ -123,7 +107,7 @@ def test_ag_news_faults(tmp_path):
 
 @needs_raw
 def test_the_real_ag_news():
-    domains, about = ag_news.read(Path(RAW), 200, quiet)
+    domains, about = ag_news.read(RAW, 200, quiet)
     x, y, part = domains["ag_news"]
     test = y[part == TEST] if "split" not in about else y  # a copy without train.csv
     assert len(test) == 7600 and np.bincount(test).tolist() == [1900] * 4
@@ -258,7 +242,7 @@ def test_mat_faults(tmp_path):
 
 @needs_raw
 def test_the_real_amazon_reviews():
-    domains, about = amazon_reviews.read(Path(RAW), 5000, quiet)
+    domains, about = amazon_reviews.read(RAW, 5000, quiet)
     assert about["notice"] == "" and sum(len(y) for _, y, _ in domains.values()) == 27677
     per_class = {"books": [2201, 2264], "dvd": [1779, 1807], "electronics": [2824, 2857], "kitchen": [2991, 2954]}
     for d, (x, y, part) in domains.items():

@@ -2,10 +2,9 @@
 import json
 
 import pytest
-from conftest import numbers, small_run
+from conftest import result, small_run
 
 from fedlib.core.errors import UserError
-from fedlib.engine import loop, records
 from fedlib.engine.cost import cost
 from fedlib.methods import METHODS
 from fedlib.models.nets import Arch
@@ -52,7 +51,7 @@ def test_a_server_sends_no_more_nets_than_its_method_says():
 
 @pytest.mark.parametrize("method", ["FedAvg", "FedBN", "FedProto"])
 def test_bytes_are_those_of_a_run(method, tmp_path):
-    row = numbers(records.read_record(loop.train(small_run(method), tmp_path)))[-1]
+    row = result(small_run(method), tmp_path)[-1]
     found = cost(method, Arch("resnet10", 4), 10, (3, 28, 28), 5)
     assert (5 * found["bytes_down"], 5 * found["bytes_up"]) == (row["bytes_down"], row["bytes_up"])
 

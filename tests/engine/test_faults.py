@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TESTS, numbers, small_run
+from conftest import ROOT, TESTS, interrupted, numbers, quiet, small_run
 from killed_runs import short
 from safetensors import safe_open
 from safetensors.torch import load, save
@@ -29,21 +29,11 @@ from fedlib.engine.worker import Worker
 from fedlib.experiments import batch, failures, status, tables
 
 
-class Cut(Exception):
-    pass
-
-
-def cut(event):
-    raise Cut
-
-
 @pytest.fixture
 def halfway(tmp_path):
     """A run that was interrupted after its first round: (run, its checkpoint)."""
     run = small_run("FedProto", {"average": True}, net="linear")
-    with pytest.raises(Cut):
-        loop.train(run, tmp_path, say=cut)
-    return run, run.path(tmp_path).with_suffix(".partial")
+    return run, interrupted(run, tmp_path)
 
 
 def names(folder):
@@ -169,9 +159,7 @@ def test_a_record_cut_at_any_byte_is_no_record(tmp_path):
 
 def test_a_checkpoint_cut_at_any_byte_is_no_checkpoint(tmp_path):
     run = short("FedAvg")
-    with pytest.raises(Cut):
-        loop.train(run, tmp_path, say=cut)
-    partial = run.path(tmp_path).with_suffix(".partial")
+    partial = interrupted(run, tmp_path)
     content, simulation = partial.read_bytes(), loop.Simulation(run)
     resume(partial, simulation)
     assert len(simulation.rounds) == 1
@@ -245,8 +233,7 @@ def test_a_checkpoint_of_another_version_of_the_code_is_refused(change, words, h
     resaved(partial, lambda tensors: None)
     records.read_record(loop.train(run, tmp_path))        # the same, saved again, is taken
     run.path(tmp_path).unlink()
-    with pytest.raises(Cut):
-        loop.train(run, tmp_path, say=cut)
+    interrupted(run, tmp_path)
     resaved(partial, change)
     with pytest.raises(UserError, match=f"is not a checkpoint .*{words}"):
         loop.train(run, tmp_path)
@@ -286,7 +273,7 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
     planned = tables.Planned("FedDyn", "b", 0, short(rounds=10**6), table="t", profile="mini")
     start = time.monotonic()
     with pytest.raises(loop.OutOfTime):
-        batch.one(planned, tmp_path / "budget", budget=0.5, say=lambda line: None)
+        batch.one(planned, tmp_path / "budget", budget=0.5, say=quiet)
     assert time.monotonic() - start < 120
 
 
@@ -515,7 +502,8 @@ def planned(tmp_path, monkeypatch):
     (papers / "small.toml").write_text(PAPER)
     (papers / "small.csv").write_text("table,dataset,setting,method,metric,value\n")
     (tmp_path / "sitecustomize.py").write_text(
-        f"import pathlib, conftest\nfrom fedlib.experiments import tables\ntables.PAPERS = pathlib.Path({str(papers)!r})\n")
+        "import pathlib, conftest\nfrom fedlib.experiments import tables\n"
+        f"tables.PAPERS = pathlib.Path({str(papers)!r})\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, TESTS, ROOT))))
     monkeypatch.setattr(tables, "PAPERS", papers)
     return tables.load_table("small/t").runs
@@ -523,7 +511,7 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planned, tmp_path):
     bad, *good = [p for p in planned("mini") if (p.row, p.seed) != ("FedProx", 1)]
-    outcome = batch.execute("small/t", "mini", [bad, *good], tmp_path / "r", jobs=2, say=lambda line: None)
+    outcome = batch.execute("small/t", "mini", [bad, *good], tmp_path / "r", jobs=2, say=quiet)
     assert (outcome["done"], outcome["stopped"], outcome["left"]) == (2, 0, 1)
     problem, = outcome["failed"]
     log = tmp_path / "r" / ".logs" / f"FedProx-{bad.run.digest}.log"
@@ -540,7 +528,7 @@ def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planne
 def test_a_spent_budget_is_no_failure(planned, tmp_path):
     todo = [p for p in planned("lite") if p.row == "FedAvg"]
     start = time.monotonic()
-    outcome = batch.execute("small/t", "lite", todo, tmp_path / "r", jobs=1, budget=0.3, say=lambda line: None)
+    outcome = batch.execute("small/t", "lite", todo, tmp_path / "r", jobs=1, budget=0.3, say=quiet)
     assert outcome == {"done": 0, "failed": [], "stopped": 1, "left": 2} and time.monotonic() - start < 60
     assert names(tmp_path / "r" / "tiny_digits") == [todo[0].run.path(tmp_path).with_suffix(".partial").name]
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import METHOD_NAMES, numbers, small_run
+from conftest import METHOD_NAMES, interrupted, numbers, result, small_run
 
 from fedlib.engine import loop, records, stack
 from fedlib.methods import METHODS, make
@@ -18,10 +18,6 @@ FITTING = [n for n in METHOD_NAMES if stack.fits(make(n, {}, Protocol()))]
 def gentle_run(*args, **how):
     """A small run whose rounding stays small: large steps blow it up until an image is judged otherwise."""
     return small_run(*args, **{"lr": 2e-4} | how)
-
-
-def result(run, folder, **how):
-    return numbers(records.read_record(loop.train(run, folder, **how)))
 
 
 def close(one, other):
@@ -99,14 +95,7 @@ def test_each_client_gets_its_own_update(tmp_path):
 
 def test_a_resumed_run_goes_on_stacked(tmp_path):
     run = gentle_run(rounds=3)
-
-    class Cut(Exception):
-        pass
-
-    def cut(event):
-        raise Cut
-    with pytest.raises(Cut):
-        loop.train(run, tmp_path / "cut", say=cut, stack=5)
+    interrupted(run, tmp_path / "cut", stack=5)
     assert result(run, tmp_path / "cut", stack=5) == result(run, tmp_path / "whole", stack=5)
 
 

@@ -18,9 +18,7 @@ ROUND = {"round": 1, "acc": {"scans": 91.234, "street": 42.567}, "loss": 1.23456
 def large(tmp_path, monkeypatch):
     """A paper with one table of 5,000 runs."""
     text = small_paper.content('{ name = "FedAvg" }', range(RUNS), "rounds = 40, lr = 0.05", title="Large")
-    papers = small_paper.place(tmp_path / "papers", text, name="large")
-    monkeypatch.setattr(tables, "PAPERS", papers)
-    return papers
+    return small_paper.use(tmp_path, monkeypatch, text, name="large")
 
 
 def computing(work):

@@ -7,6 +7,7 @@ import sys
 import pytest
 import small_paper
 import torch
+from conftest import interrupted, quiet
 
 from fedlib.core.errors import UserError
 from fedlib.core.files import Busy, locked
@@ -17,7 +18,7 @@ from fedlib.experiments import batch, failures, status, tables
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     text = small_paper.content('{ name = "FedAvg" }, { name = "FedProx" }', (0, 1))
-    monkeypatch.setattr(tables, "PAPERS", small_paper.place(tmp_path / "papers", text))
+    small_paper.use(tmp_path, monkeypatch, text)
     return tables.load_table("small/t")
 
 
@@ -25,17 +26,6 @@ def keep(planned, results, seconds):
     made = {"seconds": seconds}
     rounds = [{"round": 1, "acc": {"scans": 1.0}}]
     records.write_record(planned.run.path(results), {"run": planned.run.spec, "rounds": rounds, "made": made})
-
-
-class Cut(Exception):
-    pass
-
-
-def cut_after(rounds):
-    def say(event):
-        if event["round"] == rounds:
-            raise Cut
-    return say
 
 
 def test_every_state_is_seen_and_the_rest_is_estimated(table, tmp_path):
@@ -48,8 +38,7 @@ def test_every_state_is_seen_and_the_rest_is_estimated(table, tmp_path):
     assert (found["left"], found["guessed"]) == (6.0, 0)        # the only basis is the block's
     keep(two, results, 3600.0)
     assert status.overview(table, "mini", results)["left"] == 3.0       # now each row has its own
-    with pytest.raises(Cut):
-        loop.train(three.run, results, say=cut_after(3))
+    interrupted(three.run, results, rounds=3)
     assert status.state(three, results) == "stopped" and status.begun(three, results) == 0.75
     assert status.overview(table, "mini", results)["left"] == pytest.approx(0.25 * 2 + 1)
     with locked(four.run.path(results)):
@@ -78,8 +67,7 @@ def test_a_lock_of_another_process_counts(table, tmp_path):
 def test_a_measure_in_progress_is_seen_aside(table, tmp_path):
     one = table.runs("mini")[0]._replace(features=("scans",))
     aside = one.run.path(tmp_path / ".features")
-    with pytest.raises(Cut):
-        loop.train(one.run, tmp_path / ".features", say=cut_after(1))
+    interrupted(one.run, tmp_path / ".features")
     assert aside.with_suffix(".partial").exists()
     assert status.state(one, tmp_path) == "stopped" and status.begun(one, tmp_path) == 0.25
 
@@ -115,7 +103,7 @@ def test_a_failure_leaves_where_why_and_the_command_and_a_success_removes_it(tab
     assert found["command"] == f"fedlib run small/t --profile mini --seeds 0 --only {one.run.digest} --device cpu"
     assert found["run"] == json.loads(json.dumps(one.run.spec)) and found["made"]["hardware"]
     monkeypatch.setattr(loop, "train", real)
-    batch.one(one, tmp_path, say=lambda line: None)
+    batch.one(one, tmp_path, say=quiet)
     assert failures.read(one, tmp_path) is None and one.done(tmp_path)
 
 
@@ -176,7 +164,7 @@ def test_who_lacked_memory_beside_others_is_tried_again_alone(table, tmp_path, m
         return 0
     monkeypatch.setattr(batch, "Child", Fake)
     Fake.ends = [full, fine, full, fine, fine, full]
-    outcome = batch.execute("small/t", "mini", todo, results, jobs=2, say=lambda line: None)
+    outcome = batch.execute("small/t", "mini", todo, results, jobs=2, say=quiet)
     assert order == [p.run.digest for p in (*todo, todo[0], todo[2])]
     assert outcome["done"] == 3 and len(outcome["failed"]) == 1 and outcome["left"] == 1
     assert status.state(todo[2], results) == "failed"
@@ -186,7 +174,7 @@ def test_a_killed_process_is_told_from_a_mistake(table, tmp_path, monkeypatch):
     results, todo = tmp_path / "r", table.runs("mini")[:1]
     monkeypatch.setattr(batch, "Child", Fake)
     Fake.ends = [lambda planned: -9]
-    batch.execute("small/t", "mini", todo, results, jobs=2, say=lambda line: None)
+    batch.execute("small/t", "mini", todo, results, jobs=2, say=quiet)
     found = failures.read(todo[0], results)
     assert found["kind"] == "killed" and "signal 9" in found["why"]
 

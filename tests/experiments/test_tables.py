@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 from scipy import stats
+from small_paper import a_record, fill
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.registry import reader_of
@@ -20,20 +21,6 @@ from fedlib.experiments.statistics import interval
 from fedlib.methods import METHODS
 
 TABLE2 = "i2pfl/table2"
-
-
-def a_record(p, accuracy, rounds=1):
-    """A record of this planned run in which every domain has the accuracy."""
-    domains = p.run.data.domains
-    return {"run": p.run.spec, "made": {"seconds": 1.0},
-            "rounds": [{"round": r + 1, "acc": dict.fromkeys(domains, accuracy), "loss": 1.0} for r in range(rounds)]}
-
-
-def fill(results, table, profile, accuracy):
-    """Records for the runs that accuracy(row, seed) has a number for."""
-    for p in table.runs(profile):
-        if (value := accuracy(p.row, p.seed)) is not None:
-            records.write_record(p.run.path(results), a_record(p, value))
 
 
 # runs and digests
@@ -218,7 +205,7 @@ def test_interval_is_students():
 
 def test_comparison_cell_by_cell(tmp_path):
     table = tables.load_table(TABLE2)
-    fill(tmp_path, table, "lite", lambda row, seed: {"FedAvg": 50.0 + seed, "MOON": 60.0}.get(row))
+    fill(tmp_path, table.runs("lite"), lambda p: {"FedAvg": 50.0 + p.seed, "MOON": 60.0}.get(p.row))
     cells = tables.compare(table, "lite", tmp_path).set_index(["block", "setting", "row"])
     avg = cells.loc["office", "caltech", "FedAvg"]
     assert (avg.printed, avg.ours, avg.n) == (64.91, 51.0, 3)
@@ -237,8 +224,8 @@ def test_comparison_cell_by_cell(tmp_path):
 
 def test_a_record_of_another_profile_fills_no_cell(tmp_path):
     table = tables.load_table(TABLE2)
-    fill(tmp_path, table, "paper", lambda row, seed: 99.0)
-    fill(tmp_path, table, "mini", lambda row, seed: 99.0)
+    fill(tmp_path, table.runs("paper"), lambda p: 99.0)
+    fill(tmp_path, table.runs("mini"), lambda p: 99.0)
     assert tables.values(table, "lite", tmp_path).empty
     cells = tables.compare(table, "mini", tmp_path)
     assert set(cells[cells.n > 0].block) == {"mini"} and cells[cells.block == "mini"].printed.isna().all()
@@ -279,7 +266,7 @@ def test_a_row_is_read_at_the_time_it_says(tmp_path):
 
 def test_blocks_side_by_side(tmp_path):
     table = tables.load_table(TABLE2)
-    fill(tmp_path, table, "mini", lambda row, seed: 50.0 if row == "FedAvg" else None)
+    fill(tmp_path, table.runs("mini"), lambda p: 50.0 if p.row == "FedAvg" else None)
     shown = tables.side_by_side(table, tables.compare(table, "mini", tmp_path))
     assert list(shown.index) == [r["name"] for r in table.rows]
     mini = table.blocks["mini"]["title"]
@@ -330,7 +317,7 @@ def test_verdicts(rows, verdict, evidence):
 
 def test_verdicts_of_a_table_come_from_its_records(tmp_path):
     table = tables.load_table(TABLE2)
-    fill(tmp_path, table, "paper", lambda row, seed: 80.0 + seed if row == "MOON" else 70.0)
+    fill(tmp_path, table.runs("paper"), lambda p: 80.0 + p.seed if p.row == "MOON" else 70.0)
     judged = judge_claims(table, "paper", tmp_path).set_index("id")
     assert judged.loc["table2-pacs-best"].verdict == "not reproduced"
     assert judged.loc["table2-pacs-contrastive-moon"].verdict == "reproduced"
@@ -343,10 +330,10 @@ def test_every_claim_is_judged_once_by_the_strongest_profile_that_decides_it(tmp
     assert set(every.verdict) == {"not run"} and set(every.profile) == {""}
 
     table = tables.load_table(TABLE2)
-    fill(tmp_path, table, "lite", lambda row, seed: 80.0 + seed if row == "MOON" else 70.0)
+    fill(tmp_path, table.runs("lite"), lambda p: 80.0 + p.seed if p.row == "MOON" else 70.0)
     lite = judge_all(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
     assert (lite.profile, lite.verdict, lite.paper, lite.table) == ("lite", "reproduced", "i2pfl", "table2")
-    fill(tmp_path, table, "paper", lambda row, seed: 60.0 if row == "MOON" else 70.0)
+    fill(tmp_path, table.runs("paper"), lambda p: 60.0 if p.row == "MOON" else 70.0)
     every = judge_all(tmp_path).set_index("id")
     paper = every.loc["table2-pacs-contrastive-moon"]
     assert (paper.profile, paper.verdict, paper.evidence[:6]) == ("paper", "not reproduced", "-10.00")

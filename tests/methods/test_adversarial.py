@@ -2,20 +2,21 @@
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 
+import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import numbers, small_run
+from by_hand import client_of, draw, drawn, same
+from conftest import result, small_run
 from torch import nn, tensor
 
 from fedlib.core import params, seeds, settings
 from fedlib.core.errors import UserError
-from fedlib.core.federation import NORMALS, Client, Split, batches
-from fedlib.engine import loop, records
-from fedlib.engine.run import plan
-from fedlib.engine.worker import Worker
+from fedlib.core.federation import NORMALS, Split, batches
+from fedlib.engine import loop
 from fedlib.methods import adversarial, make
 from fedlib.methods.adversarial import attraction, fresh, trained
 from fedlib.models.nets import Arch, HiddenLayers, Net, build
@@ -24,25 +25,7 @@ FORMS = pytest.mark.parametrize("form", ["released", "paper"])
 NAMES = pytest.mark.parametrize("name", ["ADCOL", "FedPall"])
 LABELS = torch.arange(12) % 4
 D = 32      # features; 4 classes
-
-
-def equal(found, wanted, rtol=1e-5, atol=1e-6):
-    torch.testing.assert_close(found, torch.as_tensor(wanted), check_dtype=False, rtol=rtol, atol=atol)
-
-
-def same(a: dict, b: dict):
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=seeds.generator("draw", seed))
-
-
-@torch.no_grad()
-def drawn(net, scale=0.5, seed=0):
-    for i, p in enumerate(net.parameters()):
-        p.copy_(scale * draw(*p.shape, seed=seed + i))
-    return net
+equal = partial(by_hand.equal, rtol=1e-5, atol=1e-6)
 
 
 def net_of(hidden=True, seed=0):
@@ -56,21 +39,12 @@ def amplifier(clients):
     return params.snapshot(drawn(HiddenLayers(D, clients, bias=False), 2))
 
 
-def client_of(net, x, y, client_id="0", **more):
-    split = Split(x, y)
-    return Client(client_id, "d", split, split, net=net, **more)
-
-
-def worker_of(name, values, net, x, y=LABELS, client_id="0", **protocol):
-    run = plan(name, values, {}, {}, {"lr": 0.1, "batch": 4, **protocol}, 0)
-    return Worker(run, client_of(net, x, y, client_id), net)
+def worker_of(name, values, net, x, y=LABELS, **more):
+    return by_hand.worker_of(name, net, x, y, values, **{"batch": 4, **more})
 
 
 def server_of(name, values=None, net=None, seed=0):
-    server = make(name, values or {})
-    server.seed = seed
-    server.setup(net or net_of())
-    return server
+    return by_hand.server_of(name, values, net or net_of(), seed)
 
 
 def begins(method, got, net=None):
@@ -421,7 +395,7 @@ def test_training_at_the_server_learns_separable_features(bias):
     net.load_state_dict(fresh(net, 0), strict=False)
     before = F.cross_entropy(net.train()(split.x), y)
     after, _ = trained(net, {}, split, 10, 20, seeds.generator(0))
-    logits = params.load_params(HiddenLayers(D, 3, bias), after).eval()(split.x)       # with running statistics that fit
+    logits = params.load_params(HiddenLayers(D, 3, bias), after).eval()(split.x)      # with running statistics that fit
     assert F.cross_entropy(logits, y) < 0.2 * before and (logits.argmax(1) == y).float().mean() > 0.95
 
 
@@ -569,7 +543,7 @@ def runs(tmp_path_factory):
             def after(simulation):
                 nets = {w.client.id: w.client.net.state_dict() for w in simulation.workers}
                 kept.extend([nets, simulation.server])
-            rounds = numbers(records.read_record(loop.train(planned, folder, after=after)))
+            rounds = result(planned, folder, after=after)
             done[planned.digest] = [{k: v for k, v in r.items() if "bytes" not in k} for r in rounds], *kept
         return done[planned.digest]
     return run

@@ -2,25 +2,21 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import numbers, small_run
-from test_numbers import client_with, equal, scalar_net
-from test_personal import client_at, one_weight, sent, set_weight, weight
+from by_hand import client_at, client_of, equal, one_weight, scalar_net, sent, server_of, set_weight, weight
+from conftest import interrupted, result, small_run
 from torch import nn, tensor
 
 from fedlib.core import params, seeds
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Client, Split
-from fedlib.engine import loop, records
+from fedlib.core.federation import Federation
+from fedlib.engine.loop import Simulation
+from fedlib.engine.run import plan
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
 from fedlib.methods.drift import before, reach
 from fedlib.models.nets import Net
 
 SGD = Protocol(epochs=2, batch=1, lr=0.25)
-
-
-def rows(run, folder):
-    return numbers(records.read_record(loop.train(run, folder)))
 
 
 def entry(w: float) -> dict:
@@ -60,7 +56,7 @@ def test_moon_with_anothers_net_trains_against_it():
 
 
 def test_moon_with_anothers_net_costs_twice_the_bytes_down(tmp_path):
-    own, other = (rows(small_run("MOON", {"negative": n}, net="cnn4"), tmp_path) for n in ("own", "other"))
+    own, other = (result(small_run("MOON", {"negative": n}, net="cnn4"), tmp_path) for n in ("own", "other"))
     assert other[0]["bytes_down"] == own[0]["bytes_down"] and other[1]["bytes_down"] == 2 * own[1]["bytes_down"]
     assert other[0]["loss"] == own[0]["loss"] and other[1]["loss"] != own[1]["loss"]
 
@@ -106,8 +102,7 @@ def feddyn_h(w, rounds, alpha, clients):
 
 
 def test_feddyn_server_two_rounds():
-    server = make("FedDyn")
-    server.setup(one_weight(1.0))
+    server = server_of("FedDyn", {}, one_weight(1.0))
     server.aggregate({"0": sent(2.0), "1": sent(4.0, n=9)})
     # plain mean 3, drifts 1 and 3: 3 + 2 = 5
     equal(server.global_["head.weight"], [[5.0]])
@@ -118,8 +113,7 @@ def test_feddyn_server_two_rounds():
 
 
 def test_feddyn_counts_clients_as_they_come():
-    server = make("FedDyn")
-    server.setup(one_weight(1.0))
+    server = server_of("FedDyn", {}, one_weight(1.0))
     server.aggregate({"0": sent(2.0)})                          # 2 + 1 / 1
     equal(server.global_["head.weight"], [[3.0]])
     server.aggregate({"1": sent(5.0)})                          # 5 + (1 + 2) / 2
@@ -132,8 +126,7 @@ def test_feddyn_by_samples_and_as_released():
     cases = (({"weights": "samples"}, 3.5 + 2.5), ({"form": "released"}, 3.0),
              ({"form": "released", "weights": "samples"}, 3.5))
     for values, wanted in cases:
-        server = make("FedDyn", values)
-        server.setup(one_weight(1.0))
+        server = server_of("FedDyn", values, one_weight(1.0))
         server.aggregate({"0": sent(2.0), "1": sent(4.0, n=3)})
         equal(server.global_["head.weight"], [[wanted]])
 
@@ -173,8 +166,7 @@ def test_scaffold_loss_is_tilted(scale):
 
 
 def test_scaffold_server():
-    server = make("SCAFFOLD", {"eta_g": 0.5})
-    server.setup(one_weight(1.0))
+    server = server_of("SCAFFOLD", {"eta_g": 0.5}, one_weight(1.0))
     equal(server.broadcast("0")["c"]["head.weight"], [[0.0]])
     server.aggregate({"0": sent(2.0, change=entry(4.0)), "1": sent(4.0, n=9, change=entry(2.0))})
     equal(server.global_["head.weight"], [[2.0]])               # 1 + .5 ((1 + 3) / 2)
@@ -184,8 +176,7 @@ def test_scaffold_server():
 
 
 def test_scaffold_server_by_samples():
-    server = make("SCAFFOLD", {"weights": "samples"})
-    server.setup(one_weight(1.0))
+    server = server_of("SCAFFOLD", {"weights": "samples"}, one_weight(1.0))
     server.aggregate({"0": sent(2.0, change=entry(4.0)), "1": sent(4.0, n=3, change=entry(2.0))})
     equal(server.global_["head.weight"], [[3.5]])
     equal(server.s_["head.weight"], [[2.5]])
@@ -195,8 +186,7 @@ def test_scaffold_server_by_samples():
 
 def test_scaffold_moves_no_batch_norm_statistics():
     net = Net(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1)), nn.Linear(1, 1))
-    server = make("SCAFFOLD", {"eta_g": 2.0})
-    server.setup(net)
+    server = server_of("SCAFFOLD", {"eta_g": 2.0}, net)
     up, change = params.snapshot(net), {k: torch.zeros_like(p) for k, p in net.named_parameters()}
     server.aggregate({"0": {"params": {k: v + 1 for k, v in up.items()}, "n": tensor(1), "change": change}})
     for k, v in up.items():
@@ -221,7 +211,7 @@ def test_scaffold_refuses_adam():
 
 def test_scaffold_doubles_the_bytes(tmp_path):
     net = 4 * (10 * 3 * 28 * 28 + 10)
-    row = rows(small_run("SCAFFOLD", net="linear"), tmp_path)[1]
+    row = result(small_run("SCAFFOLD", net="linear"), tmp_path)[1]
     assert row["bytes_down"] == 5 * 2 * net and row["bytes_up"] == 5 * (2 * net + 8)
 
 
@@ -232,26 +222,20 @@ def slope_at_the_end(name, values, protocol, rounds):
     for k, (centre, share) in enumerate(((-1.0, 0.3), (2.0, 0.9))):
         x = torch.randn(20, 1, generator=gen) + centre
         y = (torch.rand(20, generator=gen) < share).long()
-        clients.append(Client(str(k), "d", Split(x, y), Split(x, y), net=scalar_net(0.0)))
-    server = make(name, values, protocol)
-    server.setup(scalar_net(0.0))
+        clients.append(client_of(None, x, y, str(k)))
+    simulation = Simulation(plan(name, values, {}, {}, protocol, 0), Federation(clients, ["0", "1"], {}, {}),
+                            net=scalar_net(0.0))
     for number in range(rounds):
-        uploads = {}
-        for client in clients:
-            method = make(name, values, protocol)
-            client.got, client.round, client.scratch = server.broadcast(client.id), number, {}
-            method.receive(client, client.got)
-            method.local(client)
-            uploads[client.id] = method.upload(client)
-        server.aggregate(uploads)
-    net = params.load_params(scalar_net(0.0), server.global_)
+        simulation.server.aggregate(simulation.exchange([0, 1])[0])
+        simulation.rounds.append({"round": number + 1})
+    net = params.load_params(scalar_net(0.0), simulation.server.global_)
     sum(F.cross_entropy(net(c.train.x), c.train.y) for c in clients).backward()
     return max(p.grad.abs().max().item() / 2 for p in net.parameters())
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_scaffold_and_feddyn_reach_the_optimum_that_fedavg_misses(momentum):
-    protocol = Protocol(epochs=20, batch=20, lr=0.5 * (1 - momentum), momentum=momentum)
+    protocol = {"epochs": 20, "batch": 20, "lr": 0.5 * (1 - momentum), "momentum": momentum}
     fedavg, scaffold, feddyn = (slope_at_the_end(name, values, protocol, 120) for name, values in
                                 (("FedAvg", {}), ("SCAFFOLD", {}), ("FedDyn", {"alpha": 0.3})))
     assert fedavg > 0.01 and scaffold < 1e-4 and feddyn < 1e-4
@@ -261,7 +245,7 @@ def test_scaffold_and_feddyn_reach_the_optimum_that_fedavg_misses(momentum):
 
 def dbe(values=None, net=None, **got):
     """Features are the inputs, D = 2."""
-    client = client_with(net or Net(nn.Flatten(), nn.Linear(2, 3)), [[1.0, 2.0], [3.0, 6.0]], [0, 1], **got)
+    client = client_of(net or Net(nn.Flatten(), nn.Linear(2, 3)), [[1.0, 2.0], [3.0, 6.0]], [0, 1], got=got)
     method = make("DBE", values or {}, Protocol(epochs=0))
     method.local(client)
     return method, client
@@ -297,8 +281,7 @@ def test_dbe_regularisation_pulls_the_body():
 
 
 def test_dbe_first_round_is_fedavgs_and_sends_the_mean():
-    server = make("DBE")
-    server.setup(Net(nn.Flatten(), nn.Linear(2, 3)))
+    server = server_of("DBE", {}, Net(nn.Flatten(), nn.Linear(2, 3)))
     assert set(server.broadcast("0")) == {"params"}
     method, client = dbe({"mu": 0.25})
     x, y = client.train.x, client.train.y
@@ -316,7 +299,7 @@ def test_dbe_first_round_is_fedavgs_and_sends_the_mean():
 def test_dbe_trains_its_memory_with_the_net():
     for rate, momentum in ((1.0, 0.0), (0.5, 0.0), (0.0, 0.9)):
         net = Net(nn.Flatten(), nn.Linear(2, 3))
-        client = client_with(net, [[1.0, 2.0], [3.0, 6.0]], [0, 1], mean=torch.zeros(2))
+        client = client_of(net, [[1.0, 2.0], [3.0, 6.0]], [0, 1], got={"mean": torch.zeros(2)})
         x, y, m = client.train.x, client.train.y, torch.zeros(2, requires_grad=True)
         F.cross_entropy(net.head(x + m), y).backward()
         method = make("DBE", {"kappa": 0.0, "memory_rate": rate}, Protocol(lr=0.2, batch=2, momentum=momentum))
@@ -336,12 +319,8 @@ def test_dbe_without_memory_is_not_personal():
     ("MOON", {"negative": "other"})])
 def test_part_of_the_clients_and_interruptions(name, values, tmp_path):
     run = small_run(name, values, net="cnn4", rounds=4, participation=0.4)
-    whole = rows(run, tmp_path / "whole")
-
-    def cut(event):
-        raise InterruptedError
+    whole = result(run, tmp_path / "whole")
 
     for _ in whole:
-        with pytest.raises(InterruptedError):
-            loop.train(run, tmp_path / "cut", say=cut)
-    assert rows(run, tmp_path / "cut") == whole
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == whole

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import client_of
 
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Client, Split
+from fedlib.core.federation import Split
 from fedlib.core.params import snapshot
 from fedlib.core.seeds import generator
 from fedlib.datasets.splits import RULES, Domain, split
@@ -36,11 +37,6 @@ def net_of(classes=4, dim=16, **arch):
     gen = torch.Generator().manual_seed(9)
     head = torch.randn(classes, dim, generator=gen) + torch.randn(classes, dim, generator=gen)      # `drawn`'s, roughly
     return build(Arch(net="adapter", head="frozen", **arch), classes, (dim,), 0, head=20 * F.normalize(head))
-
-
-def client_of(x, y, net, number=0):
-    data = Split(x, y)
-    return Client(str(number), "d", data, data, net=copy.deepcopy(net), seed=0)
 
 
 # net and head
@@ -94,18 +90,24 @@ def test_prompts_of_a_domain_hold_the_name_of_the_class():
     assert all("{}" in t for some in class_heads.templates().values() for t in some)
 
 
+def public_head(x, y, parts):
+    """The head that the public ones of a domain's features make."""
+    made = class_heads.make_heads("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())
+    return made["photo"]
+
+
 def test_a_head_of_public_images_is_their_mean_direction_and_uses_no_other_image():
     y = torch.arange(3).repeat_interleave(20)
     x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
     parts = split("mpft_pacs_public", Domain("pacs", "photo", y, torch.zeros_like(y), ""))
-    made = class_heads.make_heads("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())["photo"]
+    made = public_head(x, y, parts)
     held = torch.cat(list(parts))
     public = torch.tensor([i for i in range(60) if i not in set(held.tolist())])
     assert torch.equal(y[public].bincount(), torch.tensor([5, 5, 5])) and len(held) == 45
     means = torch.stack([F.normalize(x[public][y[public] == k]).mean(0) for k in range(3)])
     assert torch.allclose(made, 100 * F.normalize(means), atol=1e-4)
     x[held] = 0.0
-    again = class_heads.make_heads("public", {"photo": Split(x, y)}, {"photo": parts}, ["a", "b", "c"], object())["photo"]
+    again = public_head(x, y, parts)
     assert torch.equal(made, again)
 
 
@@ -113,7 +115,7 @@ def test_a_split_without_public_images_gives_no_head():
     y = torch.arange(3).repeat_interleave(20)
     parts = split("mpft_pacs", Domain("pacs", "photo", y, torch.zeros_like(y), ""))
     with pytest.raises(UserError, match="photo has no public images of class a"):
-        class_heads.make_heads("public", {"photo": Split(torch.randn(60, 8), y)}, {"photo": parts}, ["a", "b", "c"], object())
+        public_head(torch.randn(60, 8), y, parts)
 
 
 def test_public_images_of_both_pacs_rules_are_the_same():
@@ -126,7 +128,8 @@ def test_public_images_of_both_pacs_rules_are_the_same():
 
 def test_the_shared_head_is_the_mean_of_the_domains_heads():
     one, two = torch.ones(2, 3), torch.zeros(2, 3)
-    assert torch.equal(class_heads.shared({"a": one, "b": two}), torch.full((2, 3), 0.5)) and class_heads.shared({}) is None
+    assert torch.equal(class_heads.shared({"a": one, "b": two}), torch.full((2, 3), 0.5))
+    assert class_heads.shared({}) is None
 
 
 # prototypes
@@ -161,7 +164,7 @@ def test_noise_has_the_deviation_q_s_and_is_drawn_once_for_each_prototype():
     x, y = drawn(4, dim=400)
     net, sent = net_of(dim=400), {}
     for q in (0.0, 0.5):
-        sent[q] = make("MPFT", {"q": q, "s": 2.0}).upload(client_of(x, y, net))["protos"]
+        sent[q] = make("MPFT", {"q": q, "s": 2.0}).upload(client_of(copy.deepcopy(net), x, y))["protos"]
     noise = sent[0.5] - sent[0.0]
     assert noise.std() == pytest.approx(1.0, rel=0.05) and abs(noise.mean()) < 0.1
 
@@ -200,7 +203,7 @@ def test_what_does_not_fill_a_batch_is_left_out():
 def test_one_round_of_mpft_is_training_on_what_all_clients_sent():
     net, method = net_of(), make("MPFT", {"sampling": "random", "rate": 1.0, "server_epochs": 5})
     method.setup(copy.deepcopy(net))
-    clients = [client_of(*drawn(seed=k, shift=k), net, k) for k in range(2)]
+    clients = [client_of(copy.deepcopy(net), *drawn(seed=k, shift=k), str(k)) for k in range(2)]
     method.aggregate({c.id: method.upload(c) for c in clients})
     union = [torch.cat([method.upload(c)[k] for c in clients]) for k in ("protos", "of")]
     central = copy.deepcopy(net)
@@ -214,11 +217,11 @@ def test_local_adaptation_takes_the_first_samples_and_distillation_holds_it():
     assert few.y.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and torch.equal(few.x[2], x[6])
     moved, anchor = {}, net_of()(x).softmax(1).detach()
     for beta in (0.0, 1e4):
-        client = client_of(x, y, net_of())
+        client = client_of(net_of(), x, y)
         make("MPFT", {"shots": 6, "beta": beta, "local_lr": 0.001}).adapt(client)
         moved[beta] = float((client.net(x).detach().softmax(1) - anchor).abs().mean())
     assert 0 < moved[1e4] < moved[0.0] / 2
-    untouched = client_of(x, y, net_of())
+    untouched = client_of(net_of(), x, y)
     make("MPFT").adapt(untouched)
     assert all(torch.equal(v, snapshot(net_of())[k]) for k, v in snapshot(untouched.net).items())
     assert not make("MPFT").personal and make("MPFT", {"shots": 1}).personal
@@ -243,8 +246,8 @@ def test_moments_go_on_from_round_to_round():
             opt.step()
 
     whole = net_of()
-    steps(whole, optimiser(protocol, whole, client_of(x, y, whole)), 4)
-    client = client_of(x, y, net_of())
+    steps(whole, optimiser(protocol, whole, client_of(copy.deepcopy(whole), x, y)), 4)
+    client = client_of(net_of(), x, y)
     for _ in range(2):
         opt = optimiser(protocol, client.net, client)
         steps(client.net, opt, 2)
@@ -255,7 +258,7 @@ def test_moments_go_on_from_round_to_round():
 
 def test_means_of_inputs_are_those_of_the_frozen_features():
     x, y = drawn()
-    client = client_of(x, y, net_of())
+    client = client_of(net_of(), x, y)
     protos, counts = make("FedProto", {"of": "inputs"}).prototypes(client)
     assert torch.allclose(protos[1], x[y == 1].mean(0), atol=1e-6) and counts.tolist() == [30] * 4
     assert not torch.allclose(protos, make("FedProto").prototypes(client)[0])

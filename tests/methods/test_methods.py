@@ -4,22 +4,19 @@ import multiprocessing as mp
 
 import pytest
 import torch
-from conftest import METHOD_NAMES, net_of, numbers, small_run
+from conftest import METHOD_NAMES, interrupted, result, small_run
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from fedlib.core import params, settings
 from fedlib.core.seeds import generator
 from fedlib.datasets.partition import Data, federate
-from fedlib.engine import loop, records
-from fedlib.engine.worker import Worker
-from fedlib.methods import METHODS, make
+from fedlib.engine import loop
+from fedlib.engine.loop import Simulation
+from fedlib.engine.worker import Worker, initial_net
+from fedlib.methods import METHODS
 from fedlib.methods.base import Protocol
 from fedlib.models.nets import Arch, build
-
-
-def result(run, folder, **options):
-    return numbers(records.read_record(loop.train(run, folder, **options)))
 
 
 def accuracies(rounds):
@@ -69,16 +66,8 @@ def test_two_runs_of_one_seed_are_equal_and_two_seeds_differ(method_name, tmp_pa
 def test_an_interrupted_run_continues_exactly(method_name, tmp_path):
     run = small_run(method_name, rounds=3)
     whole = result(run, tmp_path / "whole")
-
-    class Cut(Exception):
-        pass
-
-    def cut(event):
-        raise Cut
-
     for _ in range(2):      # cut after round 1, again after round 2
-        with pytest.raises(Cut):
-            loop.train(run, tmp_path / "cut", say=cut)
+        interrupted(run, tmp_path / "cut")
     assert result(run, tmp_path / "cut") == whole
     assert sorted(p.suffix for p in (tmp_path / "cut" / run.data.name).iterdir()) == [".json"]
 
@@ -100,16 +89,10 @@ def test_a_class_that_no_client_holds(method_name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("buffers", ["average", "keep"])
 def test_private_entries_never_travel(method_name, buffers, tmp_path):
     """What goes over the wire holds no private name, and the server never holds one."""
-    run = small_run(method_name, buffers=buffers)
-    federation = federate(run.data, 0)
-    net = net_of(run, federation.clients[0])
-    server = make(run.method, run.settings, run.protocol)
-    server.domains = federation.domains
-    server.setup(net)
-    worker = Worker(run, federation.clients[0], net)
-    message = server.broadcast("0")
+    simulation = Simulation(small_run(method_name, buffers=buffers))
+    worker, message = simulation.workers[0], simulation.message(0)
     upload, _ = worker.train(message, 0)
-    stays = worker.method.stays(net)
+    stays = worker.method.stays(worker.client.net)
     assert not stays & set(upload.get("params", {})) and not stays & set(message["params"])
     assert all(isinstance(v, torch.Tensor) for v in params.flatten(upload).values())
     assert not any(v.requires_grad for v in params.flatten(upload).values())
@@ -119,28 +102,20 @@ def test_private_entries_never_travel(method_name, buffers, tmp_path):
 
 def test_a_method_object_at_a_client_keeps_nothing(method_name):
     """State lives in the client: another client's worker may use an equal method object."""
-    run = small_run(method_name)
-    federation = federate(run.data, 0)
-    worker = Worker(run, federation.clients[0], net_of(run, federation.clients[0]))
+    simulation = Simulation(small_run(method_name))
+    worker = simulation.workers[0]
     before = set(vars(worker.method))
-    server = make(run.method, run.settings, run.protocol)
-    server.domains = federation.domains
-    server.setup(net_of(run, federation.clients[0]))
-    worker.train(server.broadcast("0"), 0)
+    worker.train(simulation.message(0), 0)
     assert set(vars(worker.method)) == before and not any(k.endswith("_") for k in before)
 
 
 def test_testing_leaves_no_trace(method_name):
-    run = small_run(method_name)
-    client = federate(run.data, 0).clients[0]
-    net = net_of(run, client)
-    worker = Worker(run, client, net)
-    server = make(run.method, run.settings, run.protocol)
-    server.setup(net)
-    worker.train(server.broadcast("0"), 0)
+    simulation = Simulation(small_run(method_name))
+    worker = simulation.workers[0]
+    worker.train(simulation.message(0), 0)
     before = params.flatten({"kept": worker.kept(), "net": params.snapshot(worker.client.net)})
     before = {k: v.clone() for k, v in before.items()}
-    worker.test(server.broadcast("0"), {})
+    worker.test(simulation.message(0), {})
     after = params.flatten({"kept": worker.kept(), "net": params.snapshot(worker.client.net)})
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
 
@@ -156,8 +131,8 @@ def serve(pipe):
         verb, *args = request
         if verb == "join":
             run, number = args
-            client = federate(run.data, run.seed).clients[number]
-            worker = Worker(run, client, net_of(run, client))
+            federation = federate(run.data, run.seed)
+            worker = Worker(run, federation.clients[number], initial_net(run, federation))
             pipe.send(None)
         elif verb == "train":
             upload, said = worker.train(params.unflatten(from_bytes(args[0])), args[1])

@@ -3,36 +3,18 @@ import math
 
 import pytest
 import torch
-from conftest import numbers, small_run
-from test_numbers import client_with, equal
+from by_hand import client_at, client_of, equal, one_weight, sent, server_of, set_weight, weight
+from conftest import interrupted, result, small_run
 from torch import nn, tensor
 
 from fedlib.core import params
-from fedlib.engine import loop, records
-from fedlib.engine.worker import Worker
+from fedlib.engine.loop import Simulation
 from fedlib.methods import make, personal
 from fedlib.methods.base import Protocol
 from fedlib.methods.personal import at_rate, cloud, hold_out, mean_loss
-from fedlib.models.nets import Net, build
+from fedlib.models.nets import Net
 
 SGD = Protocol(epochs=1, batch=1, lr=0.25)
-
-
-def one_weight(w: float) -> Net:
-    """A net whose only entry is head.weight = w."""
-    return set_weight(Net(nn.Flatten(), nn.Linear(1, 1, bias=False)), w)
-
-
-def set_weight(net, w):
-    return params.load_params(net, {"head.weight": tensor([[w]])})
-
-
-def weight(net) -> float:
-    return net.head.weight.item()
-
-
-def sent(w, n=1, **more):
-    return {"params": {"head.weight": tensor([[w]])}, "n": tensor(n), **more}
 
 
 def quadratic(net, x, y, client):
@@ -45,10 +27,6 @@ def learner(name, values, protocol=SGD):
     method = make(name, values, protocol)
     method.loss = quadratic
     return method
-
-
-def client_at(w, x, **got):
-    return client_with(one_weight(w), [[v] for v in x], [0] * len(x), **got)
 
 
 # pFedMe
@@ -83,16 +61,14 @@ def test_pfedme_tests_theta_or_w():
 
 @pytest.mark.parametrize("beta, wanted", [(1.0, 3.5), (0.5, 2.25), (3.0, 8.5), (0.0, 1.0)])
 def test_pfedme_server_mixes(beta, wanted):
-    server = make("pFedMe", {"beta": beta})
-    server.setup(one_weight(1.0))
+    server = server_of("pFedMe", {"beta": beta}, one_weight(1.0))
     server.aggregate({"0": sent(2.0), "1": sent(4.0, n=3)})         # mean 3.5
     equal(server.global_["head.weight"], [[wanted]])
 
 
 def test_pfedme_mixes_no_batch_norm_statistics():
     net = Net(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1)), nn.Linear(1, 1))
-    server = make("pFedMe", {"beta": 3.0})
-    server.setup(net)
+    server = server_of("pFedMe", {"beta": 3.0}, net)
     up = params.snapshot(net)
     server.aggregate({"0": {"params": {k: v + 1 for k, v in up.items()}, "n": tensor(1)}})
     for k, v in up.items():
@@ -161,8 +137,7 @@ def test_fedamp_cloud_weighs_up_to_1_and_keeps_the_rest_for_its_own():
 
 
 def test_fedamp_server_keeps_the_last_net_of_each_client():
-    server = make("FedAMP", {"alpha_k": 0.5, "sigma": 2.0})
-    server.setup(one_weight(9.0))
+    server = server_of("FedAMP", {"alpha_k": 0.5, "sigma": 2.0}, one_weight(9.0))
     equal(server.broadcast("0")["params"]["head.weight"], [[9.0]])
     server.aggregate({"0": sent(5.0), "1": sent(1.0)})
     server.aggregate({"0": sent(0.0), "2": sent(3.0)})
@@ -191,23 +166,19 @@ def test_fedamp_penalty_has_no_slope_at_the_cloud_model(norm):
 
 @pytest.mark.parametrize("name", ["FedAMP", "FedFomo"])
 def test_a_client_goes_on_with_its_own_net(name):
-    run = small_run(name, net="linear")
-    net = build(run.net, 10, (3, 28, 28), 0)
-    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
-    server = make(run.method, run.settings, run.protocol)
-    server.setup(net)
-    upload, _ = worker.train(server.broadcast("0"), 0)
-    server.aggregate({"0": upload, "1": {**upload, "params": {k: v + 1 for k, v in upload["params"].items()}}})
-    worker.method.receive(worker.client, server.broadcast("0"))
+    simulation = Simulation(small_run(name, net="linear"))
+    worker = simulation.workers[0]
+    upload, _ = worker.train(simulation.message(0), 0)
+    other = {**upload, "params": {k: v + 1 for k, v in upload["params"].items()}}
+    simulation.server.aggregate({"0": upload, "1": other})
+    worker.method.receive(worker.client, simulation.message(0))
     assert all(torch.equal(v, upload["params"][k]) for k, v in params.snapshot(worker.client.net).items())
 
 
 def test_fedamp_sends_no_batch_norm_statistics():
-    run = small_run("FedAMP", net="resnet10")
-    server = make(run.method, run.settings, run.protocol)
-    net = build(run.net, 10, (3, 28, 28), 0)
-    server.setup(net)
-    assert set(server.broadcast("0")["params"]) == {k for k, _ in net.named_parameters()}
+    simulation = Simulation(small_run("FedAMP", net="resnet10"))
+    net = simulation.workers[0].client.net
+    assert set(simulation.message(0)["params"]) == {k for k, _ in net.named_parameters()}
 
 
 # FedFomo
@@ -251,8 +222,7 @@ def test_fedfomo_keeps_its_net_when_none_is_better(table, models):
 
 
 def test_fedfomo_server_sends_the_m_best():
-    server = make("FedFomo", {"M": 2})
-    server.setup(one_weight(0.0))
+    server = server_of("FedFomo", {"M": 2}, one_weight(0.0))
     assert server.broadcast("0") == {"params": {}, "models": {}}
     server.aggregate({i: sent(float(i)) for i in ("0", "1", "10", "2")})
     assert list(server.broadcast("2")["models"]) == ["2", "0"]          # its own, then ties by number
@@ -269,7 +239,7 @@ def test_fedfomo_server_sends_the_m_best():
 
 def test_fedfomo_loss_is_that_of_the_net_it_is_given():
     net = Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
-    client = client_with(params.load_params(net, {"head.weight": tensor([[0.0], [0.0]])}), [[1.0], [2.0]], [0, 1])
+    client = client_of(params.load_params(net, {"head.weight": tensor([[0.0], [0.0]])}), [[1.0], [2.0]], [0, 1])
     equal(mean_loss(net, {}, client.train, SGD), math.log(2))
     given = {"head.weight": tensor([[1.0], [0.0]])}
     wanted = (math.log(1 + math.exp(-1)) + math.log(1 + math.exp(2))) / 2
@@ -292,7 +262,7 @@ def test_held_out_part():
 
 def test_fedfomo_bytes_are_m_nets_down(tmp_path):
     net = 4 * (10 * 3 * 28 * 28 + 10)
-    first, second = numbers(records.read_record(loop.train(small_run("FedFomo", {"M": 3}, net="linear"), tmp_path)))
+    first, second = result(small_run("FedFomo", {"M": 3}, net="linear"), tmp_path)
     assert first["bytes_down"] == 0 and second["bytes_down"] == 5 * 3 * net
     assert first["bytes_up"] == 5 * (net + 8) and second["bytes_up"] == 5 * (net + 8 + 3 * 4)
 
@@ -303,21 +273,17 @@ def test_fedfomo_bytes_are_m_nets_down(tmp_path):
 def test_part_of_the_clients_and_interruptions(name, tmp_path):
     """Clients that took no part yet are tested too; a resumed run goes on exactly."""
     run = small_run(name, net="linear", rounds=4, participation=0.4)
-    whole = numbers(records.read_record(loop.train(run, tmp_path / "whole")))
-
-    def cut(event):
-        raise InterruptedError
+    whole = result(run, tmp_path / "whole")
 
     for _ in whole:
-        with pytest.raises(InterruptedError):
-            loop.train(run, tmp_path / "cut", say=cut)
-    assert numbers(records.read_record(loop.train(run, tmp_path / "cut"))) == whole
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == whole
 
 
 @pytest.mark.parametrize("name, value", [("FedAMP", "released"), ("FedFomo", 0.5), ("pFedMe", "global")])
 def test_fields_change_the_result(name, value, tmp_path):
     field = {"FedAMP": "norm", "FedFomo": "held", "pFedMe": "infer"}[name]
-    rounds = [numbers(records.read_record(loop.train(small_run(name, v, net="linear"), tmp_path)))
+    rounds = [result(small_run(name, v, net="linear"), tmp_path)
               for v in ({}, {field: value})]
     assert [r["loss"] for r in rounds[0]] != [r["loss"] for r in rounds[1]]
 

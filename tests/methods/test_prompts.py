@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import net_of, small_run
+from conftest import small_run
 from torch import nn
 
 from fedlib.core import params
@@ -13,7 +13,8 @@ from fedlib.core.federation import Split, as_input, batches
 from fedlib.core.losses import frame, lmmd
 from fedlib.core.seeds import generator
 from fedlib.datasets.partition import federate
-from fedlib.engine.worker import Worker, prompted
+from fedlib.engine.loop import Simulation
+from fedlib.engine.worker import prompted
 from fedlib.methods import make
 from fedlib.models import encoders
 from fedlib.models.nets import Arch, build
@@ -37,10 +38,8 @@ def head(mini):
 
 def worker(method, values=None, **protocol):
     """A client of the small federation with its net, and a batch of it."""
-    run = small_run(method, values, **protocol)
-    client = federate(run.data, 0).clients[1]
-    made = Worker(run, client, net_of(run, client))
-    return made, as_input(client.train.x[:16]), client.train.y[:16]
+    made = Simulation(small_run(method, values, **protocol)).workers[1]
+    return made, as_input(made.client.train.x[:16]), made.client.train.y[:16]
 
 
 # the tower
@@ -95,7 +94,7 @@ def test_texts_of_a_test_follow_the_context(head):
     z = torch.randn(4, 128)
     with torch.inference_mode():
         first, again = head(z), head(z)
-    params.load_params(head, {"context": torch.randn(head.context.shape, generator=generator(1))})     # not a mere shift
+    params.load_params(head, {"context": torch.randn(head.context.shape, generator=generator(1))})    # not a mere shift
     with torch.inference_mode():
         moved = head(z)
     assert torch.equal(first, again) and not torch.allclose(first, moved)

@@ -4,43 +4,33 @@ import math
 import statistics
 import sys
 import time
+from functools import partial
 from itertools import product
 
+import by_hand
 import numpy as np
 import pytest
 import torch
+from by_hand import client_of, draw, drawn, worker_of
 from conftest import small_run
 from scipy import stats
 from torch import nn, tensor
 
 from fedlib.core import params, seeds
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Client, Split
 from fedlib.core.losses import contrast, cosines
 from fedlib.engine import loop
-from fedlib.engine.run import plan
-from fedlib.engine.worker import Worker
 from fedlib.methods import make
 from fedlib.methods.base import OPTIMISERS, Protocol
 from fedlib.methods.prototypes import clusters, reweighted
 from fedlib.models.nets import Arch, Net, build
 
-
-def equal(found, wanted, rtol=1e-5, atol=1e-6):
-    torch.testing.assert_close(found, torch.as_tensor(wanted), check_dtype=False, rtol=rtol, atol=atol)
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=seeds.generator("draw", seed))
+equal = partial(by_hand.equal, rtol=1e-5, atol=1e-6)
 
 
 def net_of(dim=2, classes=4, body=None):
     """Features are the input itself, or what a body makes of it; all weights are drawn."""
-    net = Net(body or nn.Identity(), nn.Linear(dim, classes))
-    with torch.no_grad():
-        for i, p in enumerate(net.parameters()):
-            p.copy_(draw(*p.shape, seed=i) / 2)
-    return net
+    return drawn(Net(body or nn.Identity(), nn.Linear(dim, classes)))
 
 
 def curved():
@@ -48,20 +38,8 @@ def curved():
     return net_of(5, 4, nn.Sequential(nn.Linear(3, 5), nn.Tanh()))
 
 
-def client_of(net, x, y, client_id="0", **more):
-    split = Split(x, y)
-    return Client(client_id, "d", split, split, net=net, **more)
-
-
-def worker_of(method, net, x, y, values=None, client_id="0", **protocol):
-    run = plan(method, values or {}, {}, {}, {"lr": 0.1, **protocol}, 0)
-    return Worker(run, client_of(net, x, y, client_id), net)
-
-
 def server_of(name, values=None, net=None):
-    server = make(name, values or {})
-    server.setup(net or net_of())
-    return server
+    return by_hand.server_of(name, values, net or net_of())
 
 
 def sends(points: dict):

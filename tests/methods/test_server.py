@@ -4,26 +4,23 @@ import math
 import typing
 from dataclasses import replace
 
+import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import METHOD_NAMES, numbers, small_run
+from by_hand import equal, worker_of
+from conftest import METHOD_NAMES, interrupted, result, small_run
 from torch import nn, tensor
 
 from fedlib.core import params, settings
 from fedlib.core.federation import Client, Split
-from fedlib.engine import loop, records
+from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.engine.worker import Worker
 from fedlib.methods import METHODS, make
 from fedlib.methods import server as methods
-from fedlib.methods.base import FedAvg, Protocol, zipped
-from fedlib.models.nets import Net, build
-
-
-def equal(found, wanted, **tolerance):
-    torch.testing.assert_close(found, tensor(wanted) if not isinstance(wanted, torch.Tensor) else wanted,
-                               check_dtype=False, **tolerance)
+from fedlib.methods.base import FedAvg, zipped
+from fedlib.models.nets import Net
 
 
 def tiny_net():
@@ -36,9 +33,7 @@ def tiny_net():
 
 def server_of(name, values=None, rounds=4):
     """A server whose net has the head weights (0, 0)."""
-    server = make(name, values or {}, Protocol(rounds=rounds))
-    server.setup(tiny_net())
-    return server
+    return by_hand.server_of(name, values, tiny_net(), rounds=rounds)
 
 
 def sends(server, weights, n=1, **more):
@@ -299,9 +294,7 @@ def test_rucr_mixtures_lie_between_a_prototype_and_a_unit_feature():
 def rucr_worker(got_head, **values):
     """A client of RUCR whose net's head has the weights (1, -1), with a message whose rectified head is another one."""
     net = Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
-    split = Split(tensor([[1.0], [2.0]]), tensor([0, 1]))
-    run = plan("RUCR", values, {}, {}, {"lr": 0.0}, 0)
-    worker = Worker(run, Client("0", "d", split, split), net)
+    worker = worker_of("RUCR", net, [[1.0], [2.0]], [0, 1], values, lr=0.0)
     return worker, {"params": {"head.weight": tensor([[1.0], [-1.0]])}, "head": {"weight": tensor(got_head)},
                     "protos": tensor([[1.0], [-1.0]]), "seen": tensor([True, True]), "held": tensor([1, 1])}
 
@@ -353,8 +346,8 @@ def test_rucr_counts_of_classes_that_stay_away_are_kept():
 
 def test_rucrs_two_uses_of_the_heads_give_two_runs(tmp_path):
     """They part in round 3: round 1 has no prototypes to mix."""
-    losses = {r: [row["train_loss"] for row in numbers(records.read_record(
-        loop.train(small_run("RUCR", {"rectified": r}, "cnn4", rounds=3), tmp_path)))] for r in ("test", "start")}
+    rows = {r: result(small_run("RUCR", {"rectified": r}, "cnn4", rounds=3), tmp_path) for r in ("test", "start")}
+    losses = {r: [row["train_loss"] for row in rows[r]] for r in rows}
     assert [a == b for a, b in zip(losses["test"], losses["start"])] == [True, True, False]
 
 
@@ -363,16 +356,10 @@ def test_rucrs_two_uses_of_the_heads_give_two_runs(tmp_path):
 @pytest.mark.parametrize("name", [n for n in METHOD_NAMES if METHODS[n].__module__ == methods.__name__])
 def test_two_of_five_clients_may_take_part(name, tmp_path):
     run = small_run(name, net="cnn4", rounds=4, participation=0.4)
-    whole = numbers(records.read_record(loop.train(run, tmp_path / "whole")))
+    whole = result(run, tmp_path / "whole")
     assert all(0 <= v <= 100 for row in whole for v in row["acc"].values())
-
-    def cut(event):
-        if event["round"] == 2:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        loop.train(run, tmp_path / "cut", say=cut)
-    assert numbers(records.read_record(loop.train(run, tmp_path / "cut"))) == whole
+    interrupted(run, tmp_path / "cut", rounds=2)
+    assert result(run, tmp_path / "cut") == whole
 
 
 def test_nothing_but_the_net_travels_further_than_it_must():
@@ -380,11 +367,7 @@ def test_nothing_but_the_net_travels_further_than_it_must():
     for name, more in (("FedAvgM", 0), ("FedAdam", 0), ("FedHEAL", 0), ("FedGA", 4)):
         sizes = []
         for method in ("FedAvg", name):
-            run = small_run(method, net="linear")
-            net = build(run.net, 10, (3, 28, 28), 0)
-            server = make(method)
-            server.setup(net)
-            client = loop.federate(run.data, 0).clients[0]
-            upload, _ = Worker(run, client, net).train(server.broadcast("0"), 0)
-            sizes.append((params.nbytes(server.broadcast("0")), params.nbytes(upload)))
+            simulation = Simulation(small_run(method, net="linear"))
+            upload, _ = simulation.workers[0].train(simulation.message(0), 0)
+            sizes.append((params.nbytes(simulation.message(0)), params.nbytes(upload)))
         assert sizes[1] == (sizes[0][0], sizes[0][1] + more)

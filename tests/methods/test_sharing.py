@@ -1,29 +1,26 @@
 """Sharing methods by hand: which entries travel, how own and shared ones mix, and what survives a round."""
 import copy
 import math
+from functools import partial
 
+import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import numbers, small_run
+from by_hand import equal
+from conftest import interrupted, result, small_run
 from torch import nn, tensor
 
 from fedlib.core import params, seeds
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Client, Split
 from fedlib.core.losses import mmd
-from fedlib.engine import loop, records
-from fedlib.engine.run import plan
-from fedlib.engine.worker import Worker
+from fedlib.engine.loop import Simulation
 from fedlib.methods import make
 from fedlib.methods.sharing import last_layers, mix, settled
 from fedlib.models.nets import Arch, Net, build
 
 LR = 0.5
-
-
-def equal(found, wanted):
-    torch.testing.assert_close(found, torch.as_tensor(wanted), check_dtype=False)
+worker_of = partial(by_hand.worker_of, lr=LR)
 
 
 def slope(logits, label=0):
@@ -37,13 +34,6 @@ def line(*weights):
     return params.load_params(net, {"head.weight": tensor(weights)[:, None]})
 
 
-def worker_of(method, net, x=((1.0,),), y=(0,), values=None, **protocol):
-    """A client with these samples, by default one: x = 1 of class 0."""
-    run = plan(method, values or {}, {}, {}, {"lr": LR, **protocol}, 0)
-    split = Split(tensor(x), tensor(y))
-    return Worker(run, Client("0", "d", split, split), net)
-
-
 def down(weights):
     return {"params": {"head.weight": torch.as_tensor(weights)[:, None]}}
 
@@ -52,12 +42,8 @@ def head(message):
     return message["head.weight"][:, 0]
 
 
-def rows(run, folder, **options):
-    return numbers(records.read_record(loop.train(run, folder, **options)))
-
-
 def scores(run, folder):
-    return [(r["acc"], r["loss"]) for r in rows(run, folder)]
+    return [(r["acc"], r["loss"]) for r in result(run, folder)]
 
 
 # parts of a net
@@ -85,13 +71,10 @@ def test_mix_is_exact_at_both_ends():
 @pytest.mark.parametrize("method, travels", [("FedPer", "body"), ("FedRep", "body"), ("FedBABU", "body"),
                                              ("LGFedAvg", "head")])
 def test_body_or_head_stays(method, travels):
-    net = build(Arch("resnet10", 4), 10, (3, 28, 28), 0)
-    run = small_run(method, {"head_epochs": 1} if method == "FedRep" else {})
-    server = make(method)
-    server.setup(net)
-    sent = server.broadcast("0")
+    simulation = Simulation(small_run(method, {"head_epochs": 1} if method == "FedRep" else {}))
+    worker, sent = simulation.workers[0], simulation.message(0)
+    net = worker.client.net
     assert set(sent["params"]) == {k for k in params.snapshot(net) if k.startswith(travels)}
-    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
     upload, _ = worker.train(sent, 0)
     assert set(upload["params"]) == set(sent["params"])
     trained = params.snapshot(net)
@@ -143,16 +126,15 @@ def test_fedrep_counts_the_epochs_of_each_part():
 
 
 def test_fedbabu_without_tuning_is_fedrep_without_head_epochs(tmp_path):
-    ours = rows(small_run("FedBABU", {"tune_epochs": 0}), tmp_path)
-    assert ours == rows(small_run("FedRep", {"head_epochs": 0}), tmp_path)
+    ours = result(small_run("FedBABU", {"tune_epochs": 0}), tmp_path)
+    assert ours == result(small_run("FedRep", {"head_epochs": 0}), tmp_path)
     assert scores(small_run("FedBABU"), tmp_path) != [(r["acc"], r["loss"]) for r in ours]
 
 
 @pytest.mark.parametrize("net", ["resnet10", "linear"])
 def test_fedbabu_never_trains_its_head_in_rounds(net):
-    run = small_run("FedBABU", net=net)
-    net = build(run.net, 10, (3, 28, 28), 0)
-    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
+    worker = Simulation(small_run("FedBABU", net=net)).workers[0]
+    net = worker.client.net
     first, start = copy.deepcopy(net.head.state_dict()), params.snapshot(net.body)
     worker.train({"params": {f"body.{k}": v for k, v in start.items()}}, 0)
     worker.test({"params": {f"body.{k}": v for k, v in start.items()}}, {})
@@ -279,8 +261,7 @@ def test_fedphp_pulls_features_to_those_of_the_inherited_net():
 
 
 def test_fedphp_teaches_with_the_inherited_net_of_the_round_before():
-    run = small_run("FedPHP", net="linear")
-    worker = Worker(run, loop.federate(run.data, 0).clients[0], build(run.net, 10, (3, 28, 28), 0))
+    worker = Simulation(small_run("FedPHP", net="linear")).workers[0]
     received = params.snapshot(worker.client.net)
     for number in range(2):
         before = worker.client.state.get("q", received)
@@ -341,9 +322,8 @@ def test_fedala_limits_of_the_first_learning():
 
 
 def test_fedala_mixes_the_last_layers_only():
-    run = small_run("FedALA", {"layers": 2}, net="cnn4")
-    net = build(run.net, 10, (3, 28, 28), 0)
-    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
+    worker = Simulation(small_run("FedALA", {"layers": 2}, net="cnn4")).workers[0]
+    net = worker.client.net
     first = params.snapshot(net)
     worker.train({"params": first}, 0)
     local = params.snapshot(net)
@@ -361,9 +341,8 @@ def test_fedala_mixes_the_last_layers_only():
 
 def test_fedala_learns_on_a_copy():
     """What came down is in the net, batch-norm statistics included; only the last layer is mixed."""
-    run = small_run("FedALA", {"passes": 12})
-    net = build(run.net, 10, (3, 28, 28), 0)
-    worker = Worker(run, loop.federate(run.data, 0).clients[0], net)
+    worker = Simulation(small_run("FedALA", {"passes": 12})).workers[0]
+    net = worker.client.net
     first = params.snapshot(net)
     worker.train({"params": first}, 0)
     worker.method.receive(worker.client, {"params": first})
@@ -426,14 +405,9 @@ def test_apfls_alpha_stays_between_0_and_1(received, wanted):
 
 
 def test_apfls_mix_does_not_move_the_statistics_of_the_shared_net(tmp_path):
-    run = small_run("APFL")
-    client = loop.federate(run.data, 0).clients[0]
-    net = build(run.net, 10, (3, 28, 28), 0)
-    sent = {"params": params.snapshot(net)}
-    ours, _ = Worker(run, client, net).train(sent, 0)
-    plain = small_run()
-    client = loop.federate(plain.data, 0).clients[0]
-    theirs, _ = Worker(plain, client, build(plain.net, 10, (3, 28, 28), 0)).train(sent, 0)
+    worker, plain = (Simulation(small_run(name)).workers[0] for name in ("APFL", "FedAvg"))
+    sent = {"params": params.snapshot(worker.client.net)}
+    (ours, _), (theirs, _) = worker.train(sent, 0), plain.train(sent, 0)
     assert all(torch.equal(v, theirs["params"][k]) for k, v in ours["params"].items())
 
 
@@ -447,33 +421,27 @@ CHEAP = {"FedPer": {}, "FedRep": {"head_epochs": 1}, "FedBABU": {"tune_epochs": 
 def test_two_of_five_clients_a_round_and_an_interruption(method, tmp_path):
     """A client that was left out for a while, in a process that was started afresh, goes on as if nothing had been."""
     run = small_run(method, CHEAP[method], net="cnn4", rounds=4, participation=0.4)
-    whole = rows(run, tmp_path / "whole")
-
-    def cut(event):
-        raise InterruptedError
+    whole = result(run, tmp_path / "whole")
 
     for _ in range(3):
-        with pytest.raises(InterruptedError):
-            loop.train(run, tmp_path / "cut", say=cut)
-    assert rows(run, tmp_path / "cut") == whole
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == whole
 
 
 @pytest.mark.parametrize("method", CHEAP)
 def test_a_client_without_a_class_and_a_last_batch_of_one(method):
     run = small_run(method, CHEAP[method], batch=8)
-    client = loop.federate(run.data, 0).clients[2]
-    client.train = client.train[(client.train.y != 3).nonzero()[:17, 0]]
-    worker = Worker(run, client, build(run.net, 10, (3, 28, 28), 0))
-    server = make(run.method, run.settings, run.protocol)
-    server.setup(build(run.net, 10, (3, 28, 28), 0))
+    simulation = Simulation(run)
+    worker = simulation.workers[2]
+    worker.client.train = worker.client.train[(worker.client.train.y != 3).nonzero()[:17, 0]]
     for number in range(2):
-        upload, said = worker.train(server.broadcast("2"), number)
-        server.aggregate({"2": upload})
+        upload, said = worker.train(simulation.message(2), number)
+        simulation.server.aggregate({"2": upload})
         assert math.isfinite(said["loss"]) and all(v.isfinite().all() for v in params.flatten(upload).values())
-    assert math.isfinite(worker.test(server.broadcast("2"), {})["test"]["loss"])
+    assert math.isfinite(worker.test(simulation.message(2), {})["test"]["loss"])
 
 
 @pytest.mark.parametrize("method", ["FedRoD", "FedPHP", "FedALA", "APFL"])
 def test_bfloat16(method, tmp_path):
     run = small_run(method, CHEAP[method], net="cnn4", rounds=2, precision="bf16")
-    assert math.isfinite(rows(run, tmp_path)[-1]["loss"])
+    assert math.isfinite(result(run, tmp_path)[-1]["loss"])

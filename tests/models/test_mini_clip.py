@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import ROOT, quiet
 from safetensors import safe_open
 
 from fedlib.core.errors import UserError
@@ -103,13 +103,13 @@ def test_it_saw_public_images_only(digits):
 
 def test_training_asks_for_no_other_images(monkeypatch):
     """Whatever the other images are, a few steps end at the same weights."""
-    before, _ = mini_clip_training.train(2, say=lambda _: None)
+    before, _ = mini_clip_training.train(2, say=quiet)
     tensors = dict(prepare.load_set("mini_digits").tensors)
     for d in DOMAINS:
         tensors[f"{d}/x"] = tensors[f"{d}/x"].clone()
         tensors[f"{d}/x"][tensors[f"{d}/part"] != prepare.PUBLIC] = 0
     monkeypatch.setattr(prepare, "load_set", lambda name: prepare.Prepared({}, tensors))
-    after, _ = mini_clip_training.train(2, say=lambda _: None)
+    after, _ = mini_clip_training.train(2, say=quiet)
     assert all(torch.equal(v, after.state_dict()[k]) for k, v in before.state_dict().items())
 
 

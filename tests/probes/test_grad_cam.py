@@ -84,7 +84,8 @@ def test_maps_lie_beside_the_record(tmp_path):
     tensors = prepare.load_set("tiny_digits").tensors
     for domain, kept in found.items():
         assert kept["semantic"].shape == kept["domain"].shape == (grad_cam.IMAGES, 32, 32)
-        assert torch.equal(kept["y"], tensors[f"{domain}/y"][kept["index"]]) and len(kept["y"].unique()) == grad_cam.IMAGES
+        assert torch.equal(kept["y"], tensors[f"{domain}/y"][kept["index"]])
+        assert len(kept["y"].unique()) == grad_cam.IMAGES
         assert (tensors[f"{domain}/part"][kept["index"]] == prepare.TEST).all()
         assert not torch.equal(kept["semantic"], kept["domain"])
     assert records.read_record(run.path(tmp_path))["rounds"][-1]["acc"]

@@ -1,22 +1,21 @@
 """Images from features: the attack finds the image where the features determine it, and its quality is measured."""
+import json
 import math
-import os
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import needs_weights, small_run
 from torch import nn
 
 from fedlib.core.errors import UserError
 from fedlib.core.seeds import key
+from fedlib.engine.run import Run
 from fedlib.models import encoders
 from fedlib.models.encoders import Encoder
 from fedlib.probes import inversion
 
 SIDE = 16
-needs_weights = pytest.mark.skipif(not Path(os.environ.get("FEDLIB_RAW") or "-", "weights").is_dir(),
-                                   reason="FEDLIB_RAW has no folder of ImageNet weights")
 
 
 def linear(dim=3 * SIDE ** 2) -> Encoder:
@@ -162,3 +161,60 @@ def test_mistakes(call, words):
     with pytest.raises(UserError, match=words) as caught:
         call(convolutional(), photos(1, 32))
     assert "\n" not in str(caught.value)
+
+
+# the attack on a federation
+
+@pytest.fixture
+def images_run(monkeypatch):
+    """A run on features of a linear encoder that can be inverted: 14 x 14 pixels, as many numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(588, 588, bias=False))
+    nn.init.orthogonal_(net[1].weight, generator=torch.Generator().manual_seed(0))
+    encoder = Encoder("turned", net, 588, 14, [0.5] * 3, [0.5] * 3, "bilinear")
+    monkeypatch.setattr(encoders, "load_encoder", lambda name: encoder)
+    run = small_run("MPFT", {"server_epochs": 1}, rounds=1)
+    data = run.data.__class__(**vars(run.data) | {"name": "tiny_digits", "encoder": "turned", "clients": ()})
+    return run, Run(run.method, run.settings, data, run.net, run.protocol, run.seed)
+
+
+def test_each_client_loses_one_training_image_of_a_class_that_it_holds_twice(images_run):
+    _, run = images_run
+    found = list(inversion.victims(run))
+    assert [d for _, d, _ in found] == ["scans", "blended", "printed", "street"]
+    for _, _, images in found:
+        assert len(images) > 1 and 0 <= images.min() and images.max() <= 1
+
+
+def test_the_numbers_of_an_attack_lie_beside_the_record(images_run, tmp_path, monkeypatch):
+    trained, run = images_run
+    calls, victims = [], inversion.victims
+
+    def attacked(encoder, images, kind, steps, seed):
+        calls.append((kind, steps, seed, len(images)))
+        return torch.ones(4) * 2, [{"step": 0, "mse": 1.0, "psnr": 9.0, "ssim": 0.1, "tv": 0.0, "image": images[0]}]
+
+    monkeypatch.setattr(inversion, "attacked", attacked)
+    monkeypatch.setattr(inversion, "victims", lambda trained: victims(run))
+    with pytest.raises(UserError, match="fedlib run"):
+        inversion.read(trained, tmp_path)
+    inversion.collect(trained, tmp_path, steps=7)
+    found = inversion.read(trained, tmp_path)
+    assert len(calls) == 4 * len(inversion.KINDS) and {c[:3] for c in calls} == {(k, 7, 0) for k in inversion.KINDS}
+    first = found["attacks"][0]
+    assert first["power"] == 4 and first["rows"] == [{"step": 0, "mse": 1.0, "psnr": 9.0, "ssim": 0.1, "tv": 0.0}]
+    assert set(first["guesses"]) == {"other", "mean image", "grey"} and "image" not in json.dumps(first["rows"])
+    assert trained.path(tmp_path).exists()
+
+
+def test_an_attack_on_an_encoder_that_can_be_inverted_finds_the_image(images_run, monkeypatch):
+    _, run = images_run
+    encoder = encoders.load_encoder("turned")
+    images = next(iter(inversion.victims(run)))[2]
+    small = nn.functional.interpolate(images, (14, 14), mode="bilinear", antialias=True)
+    target, rows = inversion.attacked(encoder, small, "one image", 600, 0)
+    assert rows[-1]["mse"] < 0.05 * target.square().mean() and rows[-1]["psnr"] > 20 > rows[0]["psnr"] + 5
+    mean, _ = inversion.attacked(encoder, small, "class mean", 1, 0)
+    levels = (255 * small).round().to(torch.uint8)
+    assert torch.allclose(mean, encoder(levels).mean(0), atol=1e-5) and not torch.allclose(mean, target)

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from conftest import small_run
+from conftest import quiet, small_run
 
 from fedlib.core.errors import UserError
 from fedlib.core.federation import as_input
@@ -81,5 +81,5 @@ def test_a_run_of_the_privacy_table_is_done_when_it_was_measured(tmp_path, monke
     monkeypatch.setattr(leakage, "information", lambda x, z, seed: 0.5)
     loop.train(small.run, tmp_path)
     assert not small.done(tmp_path)
-    batch.one(small, tmp_path, say=lambda line: None)
+    batch.one(small, tmp_path, say=quiet)
     assert small.done(tmp_path) and leakage.read(small.run, tmp_path)["nats"] == 0.5

@@ -1,10 +1,16 @@
-"""Privacy budgets: the printed formula, the exact one, and where they part."""
+"""Privacy budgets: the printed formula, the exact one, where they part, and what is measured beside a record."""
 import math
 
+import pandas as pd
 import pytest
 import torch
+from conftest import quiet, small_run
 
 from fedlib.core.errors import UserError
+from fedlib.core.federation import Split, as_input
+from fedlib.datasets.partition import federate
+from fedlib.engine import loop
+from fedlib.experiments import batch, tables
 from fedlib.probes import privacy
 
 DELTAS = (1e-12, 1e-5, 1 / 280, 0.3)
@@ -112,54 +118,97 @@ def test_printed_epsilons_above_the_range_understate():
     assert privacy.delta(14.37, sigma, 1) > 17 / 280
 
 
-# budgets
+# the budget of a client
 
 def client():
     labels = torch.tensor([0] * 12 + [2] * 30 + [3])
     return features(43, scale=2.0), labels
 
 
+def lines(z, y, sigma) -> pd.DataFrame:
+    """`epsilons` of one client with these features, by class."""
+    one = {"id": "0", "domain": "d", "classes": privacy.of_classes(Split(z, y))}
+    return privacy.epsilons({"clients": [one]}, sigma).set_index("class")
+
+
 def test_the_printed_budget_by_hand():
     z, y = client()
-    budget = privacy.budget_printed(z, y, 0.05)
-    assert list(budget.epsilon) == [0, 2, 3] and budget.delta == {0: 1 / 12, 2: 1 / 30, 3: 1}
-    assert budget.epsilon[2] == pytest.approx(math.sqrt(2 * math.log(1.25 * 30)) * privacy.sensitivity(z[12:42]) / 0.05)
-    assert budget.epsilon[3] == 0       # a class of one sample sends it, and has no printed epsilon
-    assert budget.mean == pytest.approx(sum(budget.epsilon.values()) / 3) and budget.max == max(budget.epsilon.values())
+    found = lines(z, y, 0.05)
+    assert list(found.index) == [0, 2, 3] and found.n.to_dict() == {0: 12, 2: 30, 3: 1}     # delta = 1/n
+    wanted = math.sqrt(2 * math.log(1.25 * 30)) * privacy.sensitivity(z[12:42]) / 0.05
+    assert found.printed[2] == pytest.approx(wanted, rel=1e-6)
+    assert found.printed[3] == 0        # a class of one sample sends it, and has no printed epsilon
 
 
 def test_the_printed_budget_is_one_number_over_sigma():
-    budgets = {s: privacy.budget_printed(*client(), s) for s in (0.01, 0.05, 0.1, 0.5)}
-    for s, budget in budgets.items():
-        assert budget.mean * s == pytest.approx(budgets[0.01].mean * 0.01, rel=1e-12)
-    exact = {s: privacy.budget_exact(*client(), s) for s in budgets}
-    assert exact[0.01].mean * 0.01 > 2 * exact[0.5].mean * 0.5        # the true epsilon is not
+    found = {s: lines(*client(), s) for s in (0.01, 0.05, 0.1, 0.5)}
+    for s, budget in found.items():
+        assert budget.printed.mean() * s == pytest.approx(found[0.01].printed.mean() * 0.01, rel=1e-12)
+    assert found[0.01].exact.mean() * 0.01 > 2 * found[0.5].exact.mean() * 0.5      # the true epsilon is not
 
 
 def test_the_exact_budget_knows_data_and_radius():
     z, y = client()
-    own, clipped = privacy.budget_exact(z, y, 0.1), privacy.budget_exact(z, y, 0.1, radius=float(z.norm(dim=1).max()))
-    assert own.epsilon[0] == privacy.epsilon(1 / 12, 0.1, privacy.sensitivity(z[:12]))
-    assert all(clipped.epsilon[c] > own.epsilon[c] for c in (0, 2)) and clipped.max > clipped.mean
-    with pytest.raises(UserError, match="above the radius 1: clip features first"):
-        privacy.budget_exact(z, y, 0.1, radius=1)
-
-
-def test_clients_weigh_the_same():
-    z, y = client()
-    budgets = [privacy.budget_printed(z, y, 1), privacy.budget_printed(z[:12], y[:12], 1)]
-    assert privacy.mean_over_clients(budgets) == pytest.approx((budgets[0].mean + budgets[1].mean) / 2)
+    found = lines(z, y, 0.1)
+    assert found.exact[0] == pytest.approx(privacy.epsilon(1 / 12, 0.1, privacy.sensitivity(z[:12])), rel=1e-5)
+    radius = float(z[:12].norm(dim=1).max())
+    wanted = privacy.epsilon(1 / 12, 0.1, privacy.sensitivity_bound(radius, 12))
+    assert found.bound[0] == pytest.approx(wanted, rel=1e-5)
+    assert all(found.bound[c] > found.exact[c] for c in (0, 2)) and found.bound.max() > found.bound.mean()
 
 
 @pytest.mark.parametrize("call, words", [
     (lambda: privacy.sigma(0, 1e-5, 1), "epsilon is 0; it must be above 0"),
     (lambda: privacy.epsilon(0, 1, 1), "delta is 0; it must be above 0, at most 1"),
     (lambda: privacy.epsilon(1.5, 1, 1), "delta is 1.5"), (lambda: privacy.delta(-1, 1, 1), "epsilon is -1"),
-    (lambda: privacy.budget_printed(*client(), 0), "sigma is 0"),
+    (lambda: lines(*client(), 0), "sigma is 0"),
     (lambda: privacy.epsilon(0.1, 1, -1), "sensitivity is -1; it must be at least 0"),
-    (lambda: privacy.sensitivity(torch.zeros(0, 3)), "at least one row"),
-    (lambda: privacy.budget_printed(torch.zeros(3, 2), torch.zeros(2).long(), 1), "3 features and 2 labels")])
+    (lambda: privacy.sensitivity(torch.zeros(0, 3)), "at least one row")])
 def test_mistakes(call, words):
     with pytest.raises(UserError, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+# beside a record
+
+@pytest.fixture
+def run():
+    return small_run("MPFT", {"server_epochs": 1}, rounds=1)
+
+
+def test_a_budget_file_says_what_the_features_say(run, tmp_path):
+    with pytest.raises(UserError, match="fedlib run"):
+        privacy.read(run, tmp_path)
+    privacy.collect(run, tmp_path)
+    found, clients = privacy.read(run, tmp_path), federate(run.data, run.seed).clients
+    assert found["digest"] == run.digest and [c["id"] for c in found["clients"]] == [c.id for c in clients]
+    one, split = found["clients"][0]["classes"][3], clients[0].train
+    z = as_input(split.x[split.y == one["class"]])
+    assert one["n"] == len(z) and one["diameter"] == pytest.approx(privacy.diameter(z), abs=1e-5)
+    assert one["radius"] == pytest.approx(float(z.norm(dim=1).max()), abs=1e-5)
+    assert sum(c["n"] for c in found["clients"][0]["classes"]) == len(split)
+
+
+def test_the_budget_of_a_file_is_that_of_the_features(run, tmp_path):
+    privacy.collect(run, tmp_path)
+    found = privacy.read(run, tmp_path)
+    one, other = (privacy.epsilons(found, s) for s in (0.1, 0.5))
+    assert (one.printed / other.printed).dropna().round(9).unique().tolist() == [5.0]
+    split = federate(run.data, run.seed).clients[0].train
+    z = {c: as_input(split.x[split.y == c]) for c in split.y.unique().tolist()}
+    printed = [privacy.epsilon_classical(1 / len(x), 0.1, privacy.sensitivity(x)) for x in z.values()]
+    assert one[one.client == "0"].printed.mean() == pytest.approx(sum(printed) / len(printed), rel=1e-5)
+    exact = max(privacy.epsilon(1 / len(x), 0.1, privacy.sensitivity(x)) for x in z.values())
+    assert one[one.client == "0"].exact.max() == pytest.approx(exact, rel=1e-5)
+    assert (one.bound >= one.exact).all()       # no two features lie further apart than twice the largest norm
+
+
+def test_the_table_measures_it_and_is_done_then(run, tmp_path):
+    planned = next(iter(tables.load_table("mpft/table7").runs("mini", [1])))
+    assert planned.measure == "budget" and not any(p.measure for p in tables.load_table("mpft/table1").runs("mini"))
+    small = planned._replace(run=run)
+    loop.train(run, tmp_path)
+    assert not small.done(tmp_path)
+    batch.one(small, tmp_path, say=quiet)
+    assert small.done(tmp_path)

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import METHOD_NAMES, ROOT, numbers, small_run
+from conftest import METHOD_NAMES, ROOT, numbers, quiet, result, small_run
 from safetensors.torch import save
+from slurm_host import free_ports
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
@@ -95,7 +96,7 @@ def test_every_method_gives_the_numbers_of_one_process(name, here):
     run = run_of(name)
     nodes, folder = here(run)
     there = trained(nodes, run, folder / "there")
-    assert comparable(there) == numbers(records.read_record(loop.train(run, folder / "alone")))
+    assert comparable(there) == result(run, folder / "alone")
     assert there["made"]["transport"].startswith("flower ")
     assert not any("absent" in r for r in there["rounds"])
     assert all(c.train.x.device.type == "meta" for c in (n.client for n in nodes))      # the server has no samples
@@ -105,7 +106,7 @@ def test_partial_participation_and_states_of_several_rounds(here):
     run = run_of("SCAFFOLD", rounds=4, participation=0.5)
     nodes, folder = here(run)
     there = trained(nodes, run, folder / "there")
-    assert comparable(there) == numbers(records.read_record(loop.train(run, folder / "alone")))
+    assert comparable(there) == result(run, folder / "alone")
     assert all(len(list((folder / d).glob("*/*.safetensors"))) <= 2 for d in DOMAINS)
 
 
@@ -175,7 +176,7 @@ def without(run, folder, absent):
             return ends
 
     workers = Lossy(Worker(run, c, initial_net(run, federation)) for c in federation.clients)
-    return numbers(records.read_record(loop.train(run, folder, workers=workers, federation=federation)))
+    return result(run, folder, workers=workers, federation=federation)
 
 
 def test_other_classes_or_shapes_are_turned_away_and_the_others_go_on(here, caplog):
@@ -226,7 +227,7 @@ def test_a_server_that_was_stopped_continues_from_its_checkpoint(here):
             loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=stop)
         nodes = flower.Nodes(nodes.grid, run, 2.0)      # a new process knows nothing
     record = trained(nodes, run, folder / "there")
-    assert comparable(record) == numbers(records.read_record(loop.train(run, folder / "alone")))
+    assert comparable(record) == result(run, folder / "alone")
 
 
 def test_a_node_without_its_state_does_not_start_afresh(here, caplog):
@@ -284,16 +285,6 @@ def commands(name: str, **swaps) -> str:
         assert old in block, f"the page's {name} has no {old}"
         block = block.replace(old, str(new))
     return block
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def listens(port: int) -> bool:
@@ -428,14 +419,15 @@ def planned(words: str):
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, tmp_path):
-    feature_cache.ensure_features("mini_digits", None, "mini_clip", say=lambda line: None)
+    feature_cache.ensure_features("mini_digits", None, "mini_clip", say=quiet)
     federation = machines
     federation.node("stranger", "scans", again=False)        # its key is not registered
     paths = {name: planned(f"{name} {words}").path(federation.folder / "server/runs") for name, words in RUNS.items()}
     for name, words in RUNS.items():        # all at once: most of their time is waiting for Flower's next question
         federation.app(f"{name} {words}", name)
         federation.run(name)
-    alone = {name: records.read_record(loop.train(planned(f"{name} {words}"), tmp_path)) for name, words in RUNS.items()}
+    runs = {name: planned(f"{name} {words}") for name, words in RUNS.items()}
+    alone = {name: records.read_record(loop.train(run, tmp_path)) for name, run in runs.items()}
     federation.wait(lambda: all(p.exists() for p in paths.values()))
     for name, path in paths.items():        # a server that is busy may lose a node, which comes back: then once more
         if any("absent" in r for r in records.read_record(path)["rounds"]):

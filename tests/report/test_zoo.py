@@ -3,24 +3,22 @@ import inspect
 
 import pytest
 from conftest import METHOD_NAMES
+from small_paper import fill
 
-from fedlib.engine import records
 from fedlib.experiments import tables
 from fedlib.methods import METHODS
 from fedlib.report import zoo
 
 
-def fill(results, accuracy):
-    """One-round records of the zoo's table; accuracy(row, block, seed) or None."""
-    for p in tables.load_table("zoo/methods").runs("mini"):
-        if (value := accuracy(p.row, p.block, p.seed)) is not None:
-            rounds = [{"round": 1, "acc": dict.fromkeys(p.run.data.domains, value)}]
-            records.write_record(p.run.path(results), {"run": p.run.spec, "made": {"seconds": 1.0}, "rounds": rounds})
+@pytest.fixture
+def planned():
+    """The runs of the zoo's table."""
+    return tables.load_table("zoo/methods").runs("mini")
 
 
-def test_differences_are_paired_by_seed(tmp_path):
+def test_differences_are_paired_by_seed(tmp_path, planned):
     given = {"FedAvg": (50, 60, 70), "Local": (40, 41, 42), "Ditto": (52, 61, 73), "FedAMP": (45, 45, 45)}
-    fill(tmp_path, lambda row, block, seed: given[row][seed] if row in given and block == "labels" else None)
+    fill(tmp_path, planned, lambda p: given[p.row][p.seed] if p.row in given and p.block == "labels" else None)
     gaps = zoo.against(zoo.of_kind("personal"), tmp_path)
     assert list(gaps.method[:4]) == ["FedAvg", "Local", "Ditto", "pFedMe"] and len(gaps) == 2 * 7
     ditto = gaps.iloc[2]
@@ -33,9 +31,9 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert said[-2:] == ["- *label skew*: above both: Ditto; above Local only: FedAMP.", "- *domain shift*: not run."]
 
 
-def test_bold_is_outside_of_both_intervals(tmp_path):
+def test_bold_is_outside_of_both_intervals(tmp_path, planned):
     given = {"FedAvg": (50, 60, 70), "Local": (40, 51, 60), "Ditto": (55, 65, 75.1), "FedAMP": (30, 41, 50)}
-    fill(tmp_path, lambda row, block, seed: given[row][seed] if row in given else None)
+    fill(tmp_path, planned, lambda p: given[p.row][p.seed] if p.row in given else None)
     said = zoo.standing(zoo.against(["Ditto", "FedAMP"], tmp_path))
     assert said.count("above both: **Ditto**; above neither: **FedAMP**.") == 2
 

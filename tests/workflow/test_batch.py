@@ -11,7 +11,7 @@ import time
 
 import nbformat
 import pytest
-from conftest import ROOT, numbers
+from conftest import ROOT, numbers, result
 from small_batch import Small
 
 from fedlib.engine import loop, records
@@ -77,8 +77,7 @@ def test_a_table_is_trained_once_and_edits_of_the_code_train_nothing_again(small
     done = small.snakemake("--cores", 2, config=["table=small/t", "seeds=0"])
     assert done.returncode == 0, done.stdout
     for p in small.runs()[:2]:
-        assert numbers(records.read_record(p.run.path(small.results))) == numbers(
-            records.read_record(loop.train(p.run, tmp_path / "alone")))
+        assert numbers(records.read_record(p.run.path(small.results))) == result(p.run, tmp_path / "alone")
     kept = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in small.results.glob("*/*.json")}
     assert len(kept) == 2
     snakefile = small.folder / "workflow/Snakefile"
@@ -135,8 +134,7 @@ def test_a_run_that_time_stopped_is_continued_by_a_retry(small, tmp_path):
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("Trying to restart job") == 2      # each of the two runs once
     for p in small.runs()[:2]:
-        assert numbers(records.read_record(p.run.path(small.results))) == numbers(
-            records.read_record(loop.train(p.run, tmp_path / "alone")))
+        assert numbers(records.read_record(p.run.path(small.results))) == result(p.run, tmp_path / "alone")
 
 
 @snakemake

@@ -42,12 +42,11 @@ def lines(found, empty: str = EMPTY) -> Markdown:
 
 
 def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool = True):
-    """A frame to read. form: of all numbers, or by column; words: its cells are text; index: with the rows' names."""
+    """A frame to read. form: of all fractions, or by column; words: text, so to the left; index: with the rows' names."""
     if not len(frame):
         return Markdown(EMPTY)
     style = frame.style.set_table_attributes('class="dataframe"')
-    if words:
-        return (style if index else style.hide(axis="index")).set_properties(**LEFT)
+    style = style.set_properties(**LEFT) if words else style
     numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None
     style = style.format(form, subset=numbers, na_rep="–") if numbers is not None else style.format(form, na_rep="–")
     return style if index else style.hide(axis="index")
@@ -56,12 +55,13 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
 def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
     """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n. row: what they are.
 
-    form: of the printed differences; ours have one digit.
+    form: of the printed differences; ours have one digit. Columns of other names stand first, as they are.
     """
     wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
     forms = {"printed": form, "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
-    wide = wide[[k for k in forms if k in wide and (k != "printed" or wide.printed.notna().any())]]
-    return table(wide, {k: forms[k] for k in wide})
+    known = [k for k in forms if k in wide and (k != "printed" or wide.printed.notna().any())]
+    wide = wide[[k for k in wide if k not in forms and k != "block"] + known]
+    return table(wide, {k: forms[k] for k in known})
 
 
 def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):

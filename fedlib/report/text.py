@@ -42,7 +42,7 @@ def lines(found, empty: str = EMPTY) -> Markdown:
 
 
 def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool = True):
-    """A frame to read. form: of all fractions, or by column; words: text, so to the left; index: with the rows' names."""
+    """A frame to read. form: of fractions, or by column; words: text, so to the left; index: with the rows' names."""
     if not len(frame):
         return Markdown(EMPTY)
     style = frame.style.set_table_attributes('class="dataframe"')

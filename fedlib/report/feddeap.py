@@ -62,7 +62,7 @@ def lengths(seed: int = 0) -> pd.DataFrame:
 # Figure 3: prompts of one domain on images of another
 
 def maps(page) -> dict[tuple, dict[int, pd.DataFrame]]:
-    """Accuracies (%) of the last round by (block, row) and seed; lines: domains of prompts, columns: those of images."""
+    """Accuracies (%) of the last round by (block, row) and seed; lines: the prompts' domains, columns: the images'."""
     made = {}
     for planned, record in page.found:
         names = list(page.table.blocks[planned.block]["columns"])

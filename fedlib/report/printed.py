@@ -5,6 +5,8 @@ one, "avg", for their mean; in percent.
 """
 import pandas as pd
 
+from fedlib.experiments import tables
+
 ROUNDED, CUT = 0.0051, 0.0101       # how far two printed digits may be off: rounded, and cut off instead
 
 
@@ -38,3 +40,24 @@ def counts(printed: pd.DataFrame, sizes: dict) -> pd.DataFrame:
 def fitting(values, sizes) -> list[int]:
     """The numbers of images among `sizes` for which every one of the accuracies is a k / n, rounded."""
     return [n for n in sizes if all(abs(nearest(v, n) - v) <= ROUNDED for v in values)]
+
+
+def fits(value: float, n: int, slack: float = ROUNDED) -> bool:
+    """May a printed accuracy (%) be a k / n? slack: how far apart the two may be."""
+    return abs(nearest(value, n) - value) < slack
+
+
+def chance(n: int, low: float, high: float, digits: int = 2, slack: float = ROUNDED) -> float:
+    """The share of all numbers with so many digits in [low, high) that may be a k / n: what `fits` says by chance."""
+    unit = 10 ** digits
+    every = range(round(low * unit), round(high * unit))
+    return sum(fits(v / unit, n, slack) for v in every) / len(every)
+
+
+def of_paper(paper: str, metric: str = "accuracy") -> pd.DataFrame:
+    """All that a paper's tables print of a metric, in its order: a line for each table, dataset and method."""
+    every = pd.read_csv(tables.PAPERS / f"{paper}.csv")
+    part = every[every.metric == metric]
+    wide = part.pivot(index=["table", "dataset", "method"], columns="setting", values="value")
+    order = part[["table", "dataset", "method"]].drop_duplicates()
+    return wide.loc[list(order.itertuples(index=False, name=None)), list(part.setting.unique())]

@@ -14,7 +14,7 @@ SOURCES := $(shell find fedlib data_scripts -type f \( -name '*.py' -o -name '*.
 # A page is looked at as it is built; where there is no browser this says so, and does not fail.
 LOOK := $(STEP) "Look at the book in a browser" --progress '\[ *([0-9]+%)\]' \
   --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s' -- \
-  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 4 --dist loadgroup tests/test_browser.py
+  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 4 --dist loadgroup tests/book/test_browser.py
 STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
@@ -40,7 +40,7 @@ test: $(INSTALLED) ## check the style, run the tests, execute the notebooks
 	@OMP_NUM_THREADS=1 $(STEP) "Tests" --progress '\[ *([0-9]+%)\]' \
 	  --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s' -- \
 	  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env \
-	  --ignore tests/test_browser.py
+	  --ignore tests/book/test_browser.py
 
 check-book: $(INSTALLED) ## look at every page of the built book in headless Chromium
 	@$(LOOK)

@@ -6,19 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlib.core.federation import Federation
+from fedlib.core.errors import UserError
 from fedlib.datasets import feature_cache, prepare
 from fedlib.datasets.registry import DATASETS
+from fedlib.engine import loop, records
 from fedlib.engine.run import plan
-from fedlib.engine.worker import initial_net
 from fedlib.methods import METHODS
 
-os.environ.setdefault("FEDLIB_DATA", str(Path(__file__).parent.parent / "build" / "data"))
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+os.environ.setdefault("FEDLIB_DATA", str(ROOT / "build" / "data"))
 DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
 ON_FEATURES = ("MPFT",)     # methods that need them
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},
             "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
 torch.set_num_threads(1)
+RAW = Path(os.environ.get("FEDLIB_RAW") or "-")       # real images, texts and weights, where there are any
+needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder of raw files")
+needs_weights = pytest.mark.skipif(not (RAW / "weights").is_dir(), reason="FEDLIB_RAW has no ImageNet weights")
 
 METHOD_NAMES = sorted(METHODS)
 
@@ -29,7 +34,7 @@ def small_run(method="FedAvg", values=None, net="resnet10", seed=0, data=None, *
         net, data, values = "adapter", {"name": "tiny_features", **(data or {})}, {"server_epochs": 3, **(values or {})}
     arch = {"net": net, "width": 4}
     if method in PROMPTED and net == "resnet10":
-        feature_cache.ensure_features("tiny_digits", None, "mini_clip", say=lambda line: None)
+        feature_cache.ensure_features("tiny_digits", None, "mini_clip", say=quiet)
         arch, data = {"net": "identity", "head": "prompts"}, {"encoder": "mini_clip", **(data or {})}
         values = PROMPTED[method] | (values or {})
     data = {"name": "tiny_digits", "fraction": 0.5, "clients": (2, 1, 1, 1), **(data or {})}
@@ -37,16 +42,48 @@ def small_run(method="FedAvg", values=None, net="resnet10", seed=0, data=None, *
     return plan(method, values or {}, data, arch, protocol, seed)
 
 
-def net_of(run, client):
-    """The net of a run at its start."""
-    return initial_net(run, Federation([client], client.classes, {}, {}))
-
-
 def numbers(record: dict) -> list[dict]:
     """The rounds of a record without times."""
     def timeless(r):
         return {k: timeless(v) if isinstance(v, dict) else v for k, v in r.items() if k != "seconds"}
     return [timeless(r) for r in record["rounds"]]
+
+
+def result(run, folder, **how) -> list[dict]:
+    """The rounds of a run that is trained here, without times."""
+    return numbers(records.read_record(loop.train(run, folder, **how)))
+
+
+def interrupted(run, folder, rounds: int = 1, **how) -> Path:
+    """Train so many rounds more and stop there; returns the checkpoint."""
+    before_the_last = iter(range(rounds - 1))
+
+    def cut(event):
+        if next(before_the_last, None) is None:
+            raise InterruptedError
+    with pytest.raises(InterruptedError):
+        loop.train(run, folder, say=cut, **how)
+    return run.path(folder).with_suffix(".partial")
+
+
+def refusal(call, *words) -> str:
+    """The line of the UserError that a call ends by; it holds the words."""
+    with pytest.raises(UserError) as caught:
+        call()
+    text = one_line(caught)
+    assert all(str(word) in text for word in words), text
+    return text
+
+
+def quiet(line):
+    """Takes what is said, and says nothing."""
+
+
+def one_line(caught) -> str:
+    """The text of an exception that was caught, which has one line."""
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
 
 
 @pytest.fixture(params=METHOD_NAMES)

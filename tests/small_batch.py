@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import small_paper
+from conftest import ROOT
 
 from fedlib.experiments import tables
 
-ROOT = Path(__file__).resolve().parent.parent
 WITH_FEATURES = """
 [tables.f]
 title = "With features"
@@ -49,11 +49,10 @@ class Small:
         self.folder.mkdir()
         rows = f'{{ name = "FedAvg" }}, {{ name = "FedProx", protocol = {{ lr = {lr} }} }}'
         text = small_paper.content(rows, (0, 1), f"rounds = {rounds}, lr = 0.05", WITH_FEATURES)
-        small_paper.place(self.papers, text)
+        small_paper.use(tmp_path, monkeypatch, text)
         program = tmp_path / "program.py"
         program.write_text(COMMAND.format(tests=str(ROOT / "tests"), papers=str(self.papers)))
         self.fedlib = f"{sys.executable} {program}"
-        monkeypatch.setattr(tables, "PAPERS", self.papers)
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         for name in ("workflow", "book", "results"):
             (self.folder / name).symlink_to(ROOT / name)

@@ -19,7 +19,7 @@ import pytest
 import small_paper
 import tiny_features
 import torch
-from conftest import small_run
+from conftest import ROOT, interrupted, quiet, small_run
 from hostile import changed, crafted, garbled, toml, unpacked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,6 @@ from fedlib.experiments.claims import judge_claims
 from fedlib.models import encoders, mini_clip
 from fedlib.probes import bench, embeddings, leakage
 
-ROOT = Path(__file__).resolve().parent.parent
 CASES = 1000
 LOTS = settings(max_examples=CASES, deadline=None, database=None, derandomize=True,
                 suppress_health_check=list(HealthCheck))
@@ -92,8 +91,7 @@ def answer(*words):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A table of two runs, the first of which has a record: (the folder of papers, results, the planned runs)."""
-    papers = small_paper.place(tmp_path / "papers", PAPER)
-    monkeypatch.setattr(tables, "PAPERS", papers)
+    papers = small_paper.use(tmp_path, monkeypatch, PAPER)
     planned = tables.load_table("small/t").runs("mini")
     loop.train(planned[0].run, tmp_path / "r")
     return papers, tmp_path / "r", planned
@@ -287,7 +285,7 @@ def test_features_of_encoders(tmp_path, monkeypatch):
         (tmp_path / "brought").write_bytes(case)
         path.write_bytes(content)
         if read.turn:
-            feature_cache.adopt(tmp_path / "brought", "tiny_features", 49, "mini_clip", lambda line: None)
+            feature_cache.adopt(tmp_path / "brought", "tiny_features", 49, "mini_clip", quiet)
         else:
             path.write_bytes(case)
         read.turn = not read.turn
@@ -303,11 +301,7 @@ def partial(tmp_path):
     """A checkpoint after the first round, and what starts anew from it: (path, start)."""
     run = small_run("FedPer", net="linear", data={"name": "tiny_features", "clients": ()})
     federation = federate(run.data, run.seed)
-
-    def stop(event):
-        raise InterruptedError
-    with pytest.raises(InterruptedError):
-        loop.train(run, tmp_path, say=stop)
+    path = interrupted(run, tmp_path)
 
     def start():
         clients = [copy.copy(c) for c in federation.clients]
@@ -316,7 +310,6 @@ def partial(tmp_path):
         server = {k: v for k, v in vars(simulation.server).items() if k.endswith("_")}
         return simulation.rounds, flatten({"server": server, "clients": {w.client.id: w.kept()
                                                                          for w in simulation.workers}})
-    path = run.path(tmp_path).with_suffix(".partial")
     return path, start
 
 

@@ -266,7 +266,7 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
     averages = [(block, "avg", row, seed, part.mean()) for (block, row, seed), part in groups
                 if not table.transfer
                 and (not table.leave_one_out or len(part) == len(table.blocks[block]["columns"]))]
-    return pd.concat([domains, pd.DataFrame(averages, columns=columns)], ignore_index=True) if lines else domains
+    return pd.DataFrame(lines + averages, columns=columns)
 
 
 def constants(table: Table, profile: str, results: Path, seeds=None, when="") -> pd.DataFrame:

@@ -1,4 +1,5 @@
 """A table's page: the numbers that a notebook shows, each with one short call."""
+import copy
 import functools
 from functools import cached_property
 
@@ -33,7 +34,11 @@ class Page:
 
     def at(self, when: str) -> "Page":
         """The same page with all rows tested "before" or "after" local training."""
-        return Page(self.table.id, self.profile, self.seeds, when=when)
+        other = copy.copy(self)
+        for name in [k for k in vars(other) if isinstance(getattr(Page, k, None), cached_property)]:
+            delattr(other, name)
+        other.when = when
+        return other
 
     # numbers
 
@@ -96,6 +101,42 @@ class Page:
                  for block, pairs in self.gaps(row, others, setting).items() for other, gap in pairs.items()]
         return pd.DataFrame(lines, columns=["block", "dataset", "row", "other", "mean", "half", "n"])
 
+    def by_domain(self, row: str, other: str) -> pd.DataFrame:
+        """Row minus other in every domain and in the mean: lines of `compared`, whose rows are the domains."""
+        domains = {d: d for block in self.blocks for d in self.table.blocks[block]["columns"]} | {"mean": "avg"}
+        return text.joined(self.compared({name: (row, other)}, d) for name, d in domains.items())
+
+    def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg", beside: "Page | None" = None):
+        """Row minus other, {name: (row, other)}, printed and ours by seed: block, dataset, row, printed, mean, half, n.
+
+        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line. beside:
+        the table that has the other rows, where it is not this one.
+        """
+        lines, two = [], (self, beside or self)
+        ours = [page.by(setting=setting).reindex(columns=page.rows) for page in two]
+        printed = [page.cells[page.cells.setting == setting].set_index(["block", "row"]).printed for page in two]
+        for block in [b for b in self.blocks if b in two[1].blocks]:
+            here = [wide[wide.index.get_level_values("block") == block] for wide in ours]
+            for name, rows in pairs.items():
+                theirs = [there.get((block, row), float("nan")) for there, row in zip(printed, rows, strict=True)]
+                sample = (here[0][rows[0]] - here[1][rows[1]]).dropna()
+                lines.append((block, self.titles[block], name, theirs[0] - theirs[1], *interval(sample), len(sample)))
+        frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n"])
+        return frame[frame.printed.notna() | (frame.n > 0)].reset_index(drop=True)
+
+    def against(self, row: str) -> pd.DataFrame:
+        """Every other row minus this one: lines of `compared`."""
+        return self.compared({other: (other, row) for other in self.rows if other != row})
+
+    def orders(self) -> pd.DataFrame:
+        """Printed and ours as orders of the rows, by dataset: Spearman's rank correlation, and the first of each."""
+        both = self.averages.dropna(subset=["printed", "ours"])
+        lines = {self.titles[block]: {
+            "rows": len(part), "rank correlation": part.printed.corr(part.ours, method="spearman"),
+            "first in the paper": part.row[part.printed.idxmax()], "first here": part.row[part.ours.idxmax()]}
+            for block, part in both.groupby("block", sort=False) if len(part) > 2}
+        return pd.DataFrame.from_dict(lines, orient="index")
+
     def settings(self, row: str) -> dict[str, dict]:
         """The settings of a row that are not the defaults: {"": everywhere, "PACS, lite": there, ...}."""
         given = next(r for r in self.table.rows if r["name"] == row)
@@ -103,9 +144,15 @@ class Page:
         every = {"": own.get("settings", {}) | given.get("settings", {})}
         for place, changed in (own.get("at", {}) | given.get("at", {})).items():
             block, _, only = place.partition(".")       # "pacs.lite": in this profile only
-            if block in self.titles or block in tables.PROFILES:
-                every[f"{self.titles.get(block, block)}, {only}" if only else self.titles.get(block, block)] = changed
+            if block in self.titles or block in tables.PROFILES:        # a block may have a profile's name
+                name = block if block in tables.PROFILES else self.titles[block]
+                every[f"{name}, {only}" if only else name] = changed
         return every
+
+    @property
+    def times(self) -> dict[str, str]:
+        """{row: when the printed table tests it}, "before" or "after" local training."""
+        return {row["name"]: row.get("when", "before") for row in self.table.rows}
 
     def settings_in_words(self, row: str) -> str:
         """'mu = 5; PACS: mu = 1'."""
@@ -117,7 +164,7 @@ class Page:
         wide = self.by("block", None, ("row", "seed", "setting")).reindex(columns=[block, other]).dropna()
         gaps = (wide[other] - wide[block]).groupby(["row", "setting"]).agg(list).map(text.points).unstack()
         columns = self.table.blocks[block]["columns"] | {"avg": "Avg"}
-        gaps = gaps.reindex([r for r in self.rows if r in gaps.index]).reindex(columns=[c for c in columns if c in gaps])
+        gaps = gaps.reindex([r for r in self.rows if r in gaps.index], columns=[c for c in columns if c in gaps])
         return gaps.rename(columns=columns).rename_axis(index=None, columns=None)
 
     def by_rule(self, *rules: str) -> pd.DataFrame:
@@ -144,15 +191,25 @@ class Page:
         return text.lines(f"profile **{p}** ({tables.PROFILES[p]}). Records of: {held[p] or 'nothing yet'}."
                           for p in self.profiles)
 
+    def show_settings(self):
+        """A line for each row: its settings, and when it is tested, where that is not the same for all."""
+        frame = pd.DataFrame({"tested": self.times, "settings": {r: self.settings_in_words(r) for r in self.rows}})
+        return text.table(frame if frame.tested.nunique() > 1 else frame[["settings"]], words=True)
+
     def show(self, *blocks: str, rows=None):
         """Printed above ours ± half of the 95 % interval, n seeds: a table for each block, of these rows or all.
 
-        A variant of ours without records is left out: its printed numbers stand with the block that it varies.
+        A block without records shows what is printed alone. Rows without any number are left out, and a variant of ours
+        without records: its printed numbers stand with the block that it varies.
         """
-        for block in blocks or self.blocks:
+        for block in [b for b in blocks or self.blocks if b in self.blocks]:
             if block in self.ran or "printed" not in self.table.blocks[block]:
-                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
-                            text.table(tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]))
+                wide = tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
+                if block not in self.ran:
+                    own = [r for r in wide.index if self.table.printed_row(r) == r]
+                    wide = wide.loc[own].drop(columns="n").replace("<br>–$", "", regex=True)
+                empty = wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)
+                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}", text.table(wide[~empty]))
 
     def show_each(self, content, empty: str = text.EMPTY):
         """What content(block) gives below the title of each block with records; nothing where that is None."""
@@ -186,25 +243,33 @@ class Page:
             return plots.holdings(sizes, label=f"training images, {self.titles[planned.block]}")
         return text.or_empty(self.found, draw)
 
-    def curves(self, rows=None, blocks=None):
-        """The mean over the domains after each round, a panel for each block."""
-        frame = text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
-        wanted = blocks or [b for b in self.blocks if "printed" not in self.table.blocks[b]]
-        frame = frame[frame.block.isin(wanted) & frame.method.isin(rows or self.rows)]
-        return text.or_empty(frame.replace({"block": self.titles}), lambda f: plots.curves(f, panel="block"))
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """The mean over the domains after each round: block, method, round, mean, half of the 95 % interval."""
+        return text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
 
-    def show_radars(self, near: bool = False, names=None):
-        """Ours by domain, an axis for each: a figure for each block with records.
+    def curves(self, rows=None, blocks=None):
+        """The mean over the domains after each round, a panel for each block. rows: some, or {row: its name here}."""
+        wanted = blocks or [b for b in self.blocks if "printed" not in self.table.blocks[b]]
+        order = [*self.blocks, *(rows or self.rows)]
+        frame = self.rounds[self.rounds.block.isin(wanted) & self.rounds.method.isin(list(rows or self.rows))]
+        frame = frame.sort_values(["block", "method"], key=lambda names: names.map(order.index), kind="stable")
+        frame = frame.replace({"block": self.titles, "method": rows if isinstance(rows, dict) else {}})
+        return text.or_empty(frame, lambda f: plots.curves(f, panel="block"))
+
+    def show_radars(self, near: bool = False, names=None, rows=None):
+        """Ours by domain, an axis for each: a figure for each block with records, of these rows or all.
 
         near: the axes begin below the lowest number, not at zero. names: of the rows, as the legend has them.
         """
         for block in [b for b in self.ran if "printed" not in self.table.blocks[b]]:
             part = self.cells[(self.cells.block == block) & (self.cells.setting != "avg") & (self.cells.n > 0)]
             shape = part.pivot(index="row", columns="setting", values="ours")
-            shape = shape.loc[[r for r in self.rows if r in shape.index], list(self.table.blocks[block]["columns"])]
+            shape = shape.loc[[r for r in rows or self.rows if r in shape.index],
+                              list(self.table.blocks[block]["columns"])]
             low, step = (10 * (shape.min().min() // 10), 10) if near else (0, 20)
             rim = max(step * -(-shape.max().max() // step), low + step)
-            display(plots.radar(shape.rename(index=names), low, rim, f"{self.titles[block]}, accuracy (%)"))
+            display(plots.radar(shape.rename(index=names or {}), low, rim, f"{self.titles[block]}, accuracy (%)"))
         if not self.ran:
             display(Markdown(text.EMPTY))
 
@@ -223,7 +288,17 @@ class Page:
         display(judged.verdict.value_counts().rename("claims").to_frame(),
                 text.table(part[list(columns)], words=True, index=False))
 
-    def provenance(self):
+    def made(self) -> pd.DataFrame:
         """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""
-        frames = [tables.provenance(self.table, p, self.results) for p in self.profiles]
-        return text.or_empty(text.joined(frames).T if any(map(len, frames)) else None)
+        return text.joined(tables.provenance(self.table, p, self.results) for p in self.profiles)
+
+    def provenance(self):
+        """The same, a column for each block."""
+        return text.or_empty(self.made(), lambda frame: frame.T)
+
+
+def provenance(*pages: Page):
+    """How the numbers of several tables were made: a line for each table and block."""
+    frames = {page.table.title: page.made() for page in pages}
+    frames = {title: frame for title, frame in frames.items() if len(frame)}
+    return text.or_empty(frames, lambda found: pd.concat(found, names=["table"]))

@@ -6,6 +6,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from fedlib.experiments.statistics import interval
+from fedlib.report import plots
 
 EMPTY = "No records in this profile yet."
 LEFT = {"text-align": "left", "white-space": "normal"}
@@ -17,10 +18,10 @@ def joined(frames) -> pd.DataFrame:
     return pd.concat([frame for frame in frames if len(frame)] or frames)
 
 
-def points(sample) -> str:
+def points(sample, form: str = "+.1f") -> str:
     """'+3.1 ± 0.8': the mean of paired differences and half of its 95 % interval; '–' of none."""
     mean, half = interval(sample)
-    return "–" if pd.isna(mean) else f"{mean:+.1f}" + ("" if pd.isna(half) else f" ± {half:.1f}")
+    return "–" if pd.isna(mean) else f"{mean:{form}}" + ("" if pd.isna(half) else f" ± {half:{form.lstrip('+')}}")
 
 
 def settings(values: dict, none: str = "its defaults") -> str:
@@ -41,20 +42,46 @@ def lines(found, empty: str = EMPTY) -> Markdown:
 
 
 def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool = True):
-    """A frame to read. form: of all numbers, or by column; words: its cells are text; index: with the rows' names."""
+    """A frame to read. form: of fractions, or by column; words: text, so to the left; index: with the rows' names."""
     if not len(frame):
         return Markdown(EMPTY)
     style = frame.style.set_table_attributes('class="dataframe"')
-    if words:
-        return (style if index else style.hide(axis="index")).set_properties(**LEFT)
+    style = style.set_properties(**LEFT) if words else style
     numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None
     style = style.format(form, subset=numbers, na_rep="–") if numbers is not None else style.format(form, na_rep="–")
     return style if index else style.hide(axis="index")
 
 
+def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
+    """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n. row: what they are.
+
+    form: of the printed differences; ours have one digit. Columns of other names stand first, as they are.
+    """
+    wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
+    forms = {"printed": form, "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
+    known = [k for k in forms if k in wide and (k != "printed" or wide.printed.notna().any())]
+    wide = wide[[k for k in wide if k not in forms and k != "block"] + known]
+    return table(wide, {k: forms[k] for k in known})
+
+
+def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):
+    """The same lines as a figure, those with records: a dot and its interval for each, rows in the frame's order."""
+    order = list(frame.row.unique())
+    found = frame[frame.n > 0].sort_values("row", key=lambda rows: rows.map(order.index), kind="stable")
+    return or_empty(found, lambda lines: plots.differences(lines, by=by, label=label))
+
+
 def titled(title: str, *content):
     """Show content below a line in bold."""
     display(Markdown(f"**{title}**"), *content)
+
+
+def show_each(frame: pd.DataFrame, by: str, draw, empty: str = EMPTY):
+    """What `draw` makes of the lines of each value of a column, below it; where there are none, the sentence."""
+    for name, part in frame.groupby(by, sort=False) if len(frame) else ():
+        titled(name, draw(part))
+    if not len(frame):
+        display(Markdown(empty))
 
 
 def fold(summary: str, body: str, unfolded: bool = False) -> str:

@@ -45,17 +45,19 @@ def costs(names: list[str], clients: int = 10, net: dict = NET, shape: tuple = (
                          "compared with in": [", ".join(used_by(n)) or "–" for n in names]}, index=names)
 
 
-def against(names: list[str], results: Path):
+def against(names: list[str], results: Path | None = None):
     """What methods are worth in the zoo's two settings, from its records: a DataFrame, one line per setting and method.
 
     setting, method, seeds, accuracy (%), half; for FedAvg and Local: the difference in points, paired by seed, and half
     of its 95 % interval. Methods of `names` that the zoo's table has, after FedAvg and Local; nan where nothing ran.
+    results: where the records lie, unless in the usual folder.
     """
     import pandas as pd
 
+    from fedlib.engine import records
     from fedlib.experiments import tables
     from fedlib.experiments.statistics import interval
-    table = tables.load_table("zoo/methods")
+    table, results = tables.load_table("zoo/methods"), results or records.results_folder()
     rows = ["FedAvg", "Local", *[r["name"] for r in table.rows if r["name"] in set(names) - {"FedAvg", "Local"}]]
     found = tables.values(table, "mini", results)
     found = found[found.setting == "avg"].pivot(index=["block", "row"], columns="seed", values="value")
@@ -94,6 +96,11 @@ def standing(gaps) -> str:
         said = "; ".join(f"{k}: {', '.join(m)}" for k, m in members.items() if m) or "not run"
         lines.append(f"- *{setting}*: {said}.")
     return "On average over the seeds (bold: outside of both intervals)\n\n" + "\n".join(lines)
+
+
+def entries(names: list[str]) -> str:
+    """The entries of some methods, one after the other."""
+    return "\n\n".join(map(entry, names))
 
 
 def entry(name: str) -> str:

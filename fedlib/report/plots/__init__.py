@@ -4,7 +4,7 @@ Figures stand on solid white, so that they read on a light and on a dark page, a
 type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
 which people with colour-blindness tell apart; a marker, a dash or a printed number says the same again.
 """
-from fedlib.report.plots.images import exchange, grid, holdings
+from fedlib.report.plots.images import exchange, grid, holdings, words
 from fedlib.report.plots.looks import (
            DASHES,
            DOMAIN_INKS,
@@ -25,6 +25,7 @@ from fedlib.report.plots.scores import (
            curves,
            differences,
            draws,
+           lengths,
            lines,
            matrix,
            pairs,
@@ -33,9 +34,9 @@ from fedlib.report.plots.scores import (
            standing,
            tally,
 )
-from fedlib.report.plots.spaces import drift, plane, shadows, tsne
+from fedlib.report.plots.spaces import contest, drift, maps, plane, prototypes, shadows, tsne, ways
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
-           "WIDTH", "bars", "class_colours", "colour", "curves", "differences", "draws", "drift", "exchange",
-           "grid", "holdings", "lines", "look", "matrix", "pairs", "plane", "radar", "sensitivity", "shadows",
-           "standing", "styled", "tally", "tsne"]
+           "WIDTH", "bars", "class_colours", "colour", "contest", "curves", "differences", "draws", "drift",
+           "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs", "plane",
+           "prototypes", "radar", "sensitivity", "shadows", "standing", "styled", "tally", "tsne", "ways", "words"]

@@ -65,3 +65,21 @@ def exchange(messages: dict, server: str = "server", stays: str = "samples\nstat
     ax.set(xlim=(-0.6, len(messages) - 0.4), ylim=(-0.5, 1.15))
     ax.axis("off")
     return figure
+
+
+@styled
+def words(frame, inks: dict):
+    """A word in each box of a table, with the colour that it has in `inks`. frame: rows and columns are named."""
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 0.8 + 0.36 * len(frame)))
+    for i, row in enumerate(frame.to_numpy()):
+        for j, word in enumerate(row):
+            ax.barh(i, 0.94, 0.86, left=j + 0.03, color=inks[word])
+            ax.text(j + 0.5, i, word, ha="center", va="center", size=9)
+    ax.set_yticks(range(len(frame)), frame.index)
+    ax.set_xticks([j + 0.5 for j in range(frame.shape[1])], frame.columns)
+    ax.set(xlim=(0, frame.shape[1]), ylim=(len(frame) - 0.5, -0.5))
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return figure

@@ -39,7 +39,8 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
                "as if unrelated": (6, "s", "--"), "added up": (6, "s", "-."), "SCAFFOLD": (3, "D", "-"),
                "FedAvgM": (1, "s", "-."), "FedAdam": (6, "X", ":"), "head": (1, "^", "-"), "adapter": (0, "o", "-"),
                "MPFT's adapter": (3, "D", "-"), "prompt": (2, "v", "--"), "FedDEAP's prompts": (4, "P", "-."),
-               "whole net": (6, "s", "-"), "zero-shot": (5, "X", ":")}
+               "whole net": (6, "s", "-"), "zero-shot": (5, "X", ":"),
+               "PFLlib": (5, "s", "-"), "fedlib": (6, "o", ":")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
       "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,

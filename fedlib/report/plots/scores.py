@@ -111,6 +111,7 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
     "y", "xy" or "". levels: name -> height of a dashed line across.
     """
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
     panels = list(frame[panel].unique()) if panel else [None]
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -130,6 +131,10 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
             ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         elif "x" not in log and frame[x].dtype.kind == "i":        # there is no round 2.5
             ax.xaxis.get_major_locator().set_params(integer=True)
+        if "y" in log and 0 < frame[y].max() < 10 * frame[y].min():         # a decade's ticks would be too few
+            ax.yaxis.set_major_locator(LogLocator(2))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.tick_params(axis="y", which="minor", left=False, labelleft=False)
         ax.grid(True)
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[:, 0]:
@@ -328,4 +333,35 @@ def tally(counts, label: str = "claims", inks: dict | None = None):
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
     legend(figure, ax)
+    return figure
+
+
+@styled
+def lengths(panels: dict, label: str, stacked: bool = True, reference: float | None = None):
+    """Horizontal bars, rows from top to bottom: for each column a piece after the last one, or a bar below it.
+
+    panels: title -> DataFrame, at most three columns; plots beside each other, each with a scale of its own and the
+    same rows. reference: where a line stands.
+    """
+    import matplotlib.pyplot as plt
+    rows, several = next(iter(panels.values())).index, max(frame.shape[1] for frame in panels.values())
+    many = len(rows) > 20
+    height = (0.17 if many else 0.32) if stacked else 0.17 * several
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH if len(panels) == 1 else 8, 1 + height * len(rows)),
+                                sharey=True, squeeze=False)
+    for ax, (title, frame) in zip(axes[0], panels.items(), strict=True):
+        left, thick = 0, 0.8 if stacked else 0.8 / several
+        looks = zip((OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[6]), ("", "//", ".."))
+        for i, (name, (ink, hatch)) in enumerate(zip(frame, looks)):
+            at = [k if stacked else k + thick * (i - (several - 1) / 2) for k in range(len(rows))]
+            ax.barh(at, frame[name], 0.92 * thick, left=left, color=ink, hatch=hatch, edgecolor="white", linewidth=0,
+                    label=name)
+            left = left + frame[name] if stacked else 0
+        if reference is not None:
+            ax.axvline(reference, color="black", linewidth=1)
+        ax.set_yticks(range(len(rows)), rows, fontsize=7 if many else None)
+        ax.set_ylim(len(rows) - 0.4, -0.6)
+        ax.set(title=title, xlabel=label)
+        ax.spines[["top", "right"]].set_visible(False)
+    legend(figure, *axes[0])
     return figure

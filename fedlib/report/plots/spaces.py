@@ -187,3 +187,96 @@ def drift(moves: dict, average):
     ax.spines[["top", "right"]].set_visible(False)
     legend(figure, ax, columns=3)
     return figure
+
+
+@styled
+def ways(panels: dict, loss, best: dict, optimum, columns: int = 2, height: float = 1.75, points: dict | None = None,
+         window: tuple = ((-3, 2), (-1.4, 1.4))):
+    """Ways of clients in the plane of two weights, a small map for each panel; grey lines are heights of the loss.
+
+    panels: title -> [(w before `(2,)`, {client: its way `(T, 2)`}, w after `(2,)`)], one for each round shown. loss:
+    of places `(..., 2)`; best: client -> lowest point of its own loss; optimum: that of `loss`. points: name -> places
+    `(N, 2)`, a chain of dots in every panel. window: the limits of both axes.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    import torch
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 0.75 + height * rows), sharex=True, sharey=True,
+                                squeeze=False)
+    across, up = np.meshgrid(np.linspace(*window[0], 120), np.linspace(*window[1], 80))
+    heights = loss(torch.tensor(np.stack([across, up], -1)))
+    inks = {name: (OKABE_ITO[(0, 3, 2, 1)[i % 4]], "sD^v"[i % 4]) for i, name in enumerate(best)}
+    for ax, (title, rounds) in zip(axes.flat, panels.items(), strict=False):
+        ax.contour(across, up, heights, levels=float(loss(optimum)) + np.geomspace(0.005, 1.2, 9), colors="#c8c8c8",
+                   linewidths=0.8)
+        for name, (ink, marker) in inks.items():
+            ax.plot(*best[name], marker=marker, color=ink, markersize=8, markerfacecolor="white", linestyle="",
+                    label=f"best for {name}")
+        ax.plot(*optimum, "P", color=OKABE_ITO[2], markersize=9, linestyle="", label="best for both")
+        for before, moved, after in rounds:
+            for name, way in moved.items():
+                ax.plot(*torch.cat([before[None], way]).T, color=inks[name][0], linewidth=1.5)
+                ax.plot(*way[-1], color=inks[name][0], marker=inks[name][1], markersize=4)
+            ax.plot(*before, "o", color="black", markersize=4, label="w before")
+            ax.plot(*after, "*", color="black", markersize=9, linestyle="", label="average")
+        for name, places in (points or {}).items():
+            ax.plot(*places.T, ".-", color="black", label=name, linewidth=1)
+        ax.set(title=title, xlim=window[0], ylim=window[1])
+    for ax in axes[-1]:
+        ax.set_xlabel("$w_1$")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("$w_2$")
+    legend(figure, axes.flat[0], columns=3)
+    return figure
+
+
+@styled
+def prototypes(panels: dict, classes: int = 5):
+    """Features in a plane (small marks) and their class means (large, with the class on it); domains have markers.
+
+    panels: title -> [(features `(N, 2)`, labels `(N,)`, prototypes `(C, 2)`, domain)].
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patheffects import withStroke
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.6), squeeze=False)
+    inks, rim = class_colours(classes), [withStroke(linewidth=1.5, foreground="black")]
+    for ax, (title, groups) in zip(axes[0], panels.items(), strict=True):
+        for points, labels, protos, domain in groups:
+            marker = look(domain)["marker"]
+            for k in range(classes):
+                ax.scatter(*points[labels == k].T, s=9, color=inks[k], marker=marker, alpha=0.35, linewidths=0)
+                ax.scatter(*protos[k], s=150, color=inks[k], marker=marker, edgecolors="black", linewidths=0.8,
+                           zorder=3)
+                ax.text(*protos[k], str(k), weight="bold", size=8, color="white", zorder=4, ha="center", va="center",
+                        path_effects=rim)
+            ax.plot([], [], linestyle="", marker=marker, color="#4d4d4d", label=domain)
+        ax.set(title=title, xlabel="feature 1", xticks=[], yticks=[])
+    axes[0, 0].set_ylabel("feature 2")
+    legend(figure, axes[0, 0])
+    return figure
+
+
+@styled
+def maps(losses: dict, protos, own: int):
+    """What a loss says of every place of a plane (light: little), a map for each loss, with the classes' prototypes.
+
+    losses: title -> a function of one feature `(1, 2)`; protos `(C, 2)`; own: the class that has a dark rim.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    import torch
+    side = 1.3 * float(protos.abs().max())
+    x, y = np.meshgrid(np.linspace(-side, side, 90), np.linspace(-side, side, 90))
+    places = torch.tensor(np.stack([x, y], -1).reshape(-1, 1, 2), dtype=torch.float32)
+    figure, axes = plt.subplots(1, len(losses), figsize=(WIDTH, 3.2), sharex=True, sharey=True)
+    for ax, (title, loss) in zip(axes, losses.items(), strict=True):
+        ax.contourf(x, y, np.reshape([float(loss(z)) for z in places], x.shape), levels=14, cmap="YlGnBu")
+        for k, place in enumerate(protos):
+            rim = "black" if k == own else "#b0b0b0"
+            ax.text(*place, str(k), ha="center", va="center", weight="bold", size=13 if k == own else 11,
+                    bbox={"boxstyle": "circle", "facecolor": "white", "edgecolor": rim})
+        ax.plot(0, 0, "+", color="black")
+        ax.set(title=title, xlabel="feature 1", xticks=[], yticks=[], aspect="equal")
+    axes[0].set_ylabel("feature 2")
+    return figure

@@ -1,0 +1,96 @@
+"""What FedDEAP's pages compute: gradients at the start, sizes of messages, times, maps of accuracies, guesses."""
+import pandas as pd
+import torch
+
+from fedlib.core.federation import as_input
+from fedlib.datasets import feature_cache
+from fedlib.engine.loop import Simulation
+from fedlib.experiments import tables
+from fedlib.report import plots
+
+TEST_IMAGES = {"pacs": {"art_painting": 411, "cartoon": 471, "photo": 337, "sketch": 788},      # its released lists
+               "office_caltech": {"amazon": 194, "caltech": 228, "dslr": 36, "webcam": 63}}     # a fifth of each class
+
+
+def begun(row: str = "FedDEAP", seed: int = 0, protocol: dict | None = None, **settings) -> Simulation:
+    """mini_digits with mini_clip before the first round of a row of Table 1: each client has the server's message.
+
+    protocol, settings: in the place of the row's.
+    """
+    feature_cache.ensure_features("mini_digits", None, "mini_clip", say=lambda line: None)
+    table = tables.load_table("feddeap/table1")
+    line = next(r for r in table.rows if r["name"] == row)
+    line = line | {"settings": line.get("settings", {}) | settings,
+                   "protocol": line.get("protocol", {}) | (protocol or {})}
+    simulation = Simulation(table.plan(line, "mini", "mini", seed))
+    for place, worker in enumerate(simulation.workers):
+        worker.begin(simulation.message(place), 0)
+    return simulation
+
+
+# gradients
+
+def gradient(worker, images: int = 64) -> dict[str, torch.Tensor]:
+    """FedDEAP's gradient by part, of a batch evenly drawn from the client's training images, which lie by class.
+
+    P_G, P_D: the prompts `(C, m, W)`; T_S, T_D: the first layers of the networks.
+    """
+    client, net = worker.client, worker.client.net
+    split = client.train[torch.arange(images) * (len(client.train) // images)]
+    parts = {"P_G": net.head.context, "P_D": net.head.local, "T_S": net.semantic[0].weight, "T_D": net.domain[0].weight}
+    loss = worker.method.loss(net, as_input(split.x, split.normal), split.y, client)
+    return dict(zip(parts, torch.autograd.grad(loss, list(parts.values())), strict=True))
+
+
+def lengths(seed: int = 0) -> pd.DataFrame:
+    """How long the gradient is that each loss sends to each part at the start, in both modes.
+
+    Rows: client and part; columns: mode and loss. L_con is the loss without alignment, with those of the networks; as
+    the loss is linear in lam1 and lam2, that of an alignment is the gradient with weight 1 minus that with 0.
+    """
+    made = {}
+    for mode in ("paper", "as_released"):
+        weights = {"L_con": (0.0, 0.0), "L_sem": (1.0, 0.0), "L_dom": (0.0, 1.0)}
+        several = {k: begun(seed=seed, mode=mode, lam1=a, lam2=b).workers for k, (a, b) in weights.items()}
+        for trio in zip(*several.values(), strict=True):
+            plain, *others = map(gradient, trio)
+            for loss, slope in zip(several, [plain, *({k: v[k] - plain[k] for k in v} for v in others)], strict=True):
+                made |= {(trio[0].client.domain, part, mode, loss): float(v.norm()) for part, v in slope.items()}
+    return pd.Series(made).rename_axis(["client", "part", "mode", "loss"]).unstack(["mode", "loss"], sort=False)
+
+
+# Figure 3: prompts of one domain on images of another
+
+def maps(page) -> dict[tuple, dict[int, pd.DataFrame]]:
+    """Accuracies (%) of the last round by (block, row) and seed; lines: the prompts' domains, columns: the images'."""
+    made = {}
+    for planned, record in page.found:
+        names = list(page.table.blocks[planned.block]["columns"])
+        frame = pd.DataFrame(record["rounds"][-1]["cross"]).T.reindex(index=names, columns=names).astype(float)
+        made.setdefault((planned.block, planned.row), {})[planned.seed] = frame
+    return made
+
+
+def heat(maps: dict, block: str, row: str):
+    """A figure of the mean over seeds, in the same colours for all rows of the block; None where there is no record."""
+    low = min((f.min().min() for (b, _), some in maps.items() if b == block for f in some.values()), default=0)
+    if some := maps.get((block, row)):
+        mean = sum(some.values()) / len(some)
+        return plots.matrix(mean.rename_axis(index="prompt of", columns="images of"), low=10 * (low // 10), form=".1f")
+
+
+def lead(a: pd.DataFrame) -> pd.Series:
+    """a_jj - mean_{i != j} a_ij for each column j: what the own prompt has over the others on the same images."""
+    return pd.Series({d: a.loc[d, d] - a[d].drop(d).mean() for d in a})
+
+
+def elsewhere(a: pd.DataFrame) -> float:
+    """The mean of all cells off the diagonal."""
+    return sum(a[d].drop(d).mean() for d in a) / len(a)
+
+
+def leads(maps: dict) -> pd.DataFrame:
+    """`lead` of every map and its mean ("all"): a line for each block, method and domain, a column for each seed."""
+    made = {key: pd.DataFrame({seed: lead(a) for seed, a in some.items()}) for key, some in maps.items()}
+    made = {key: pd.concat([frame, frame.mean().rename("all").to_frame().T]) for key, frame in made.items()}
+    return pd.concat(made, names=["block", "method", "images of"]) if made else pd.DataFrame()

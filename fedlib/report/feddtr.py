@@ -1,0 +1,226 @@
+"""What FedDTR's pages compute: the same records tested at two times, costs, text encoders, draws of the partition."""
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from fedlib.core.errors import UserError
+from fedlib.core.losses import cosines
+from fedlib.experiments import tables
+from fedlib.methods import make
+from fedlib.methods.base import Protocol
+from fedlib.models import text_encoders
+from fedlib.models.nets import Net
+from fedlib.report import text
+from fedlib.report.page import Page
+
+OURS = "FedDTR"
+DIM = 512       # length of a feature of the paper's CNN
+
+
+# before and after local training
+
+def times(page: Page) -> dict[str, Page]:
+    """A table read in three ways: each row tested when the printed table tests it, all before, all after training."""
+    return {"as printed": page, "all before": page.at("before"), "all after": page.at("after")}
+
+
+def by_time(timed: dict[str, Page]) -> pd.DataFrame:
+    """Accuracy (%), mean over n seeds: a line for each block and method with records, a column for each time, and n."""
+    cells = {name: page.averages.set_index(["block", "row"]) for name, page in timed.items()}
+    frame = pd.DataFrame({name: each.ours for name, each in cells.items()}).dropna()
+    return frame.assign(n=next(iter(cells.values())).n).rename_axis(["block", "method"])
+
+
+def claims_by_time(timed: dict[str, Page]) -> pd.DataFrame:
+    """The claims in the paper's words: the printed margin (points), the verdict with its evidence at each time, a note.
+
+    The margin is that of the claim's method over the best of those that it names.
+    """
+    page = next(iter(timed.values()))
+    judged = {name: each.judged().set_index("id") for name, each in timed.items()}
+    words = {name: frame.verdict + ("<br>" + frame.evidence).where(frame.verdict != "not run", "")
+             for name, frame in judged.items()}
+    first, margins = judged["as printed"], {}
+    for claim in [c for c in page.table.claims if c["block"] in page.printed.index]:
+        column = page.printed.avg[claim["block"]]
+        margins[claim["id"]] = f"{column[claim['better']] - column[claim['than']].max():+.2f}"
+    column = {"printed": pd.Series(margins).reindex(first.index)} if margins else {}
+    return first[["says"]].assign(**column, **words, note=first.note)
+
+
+class Place(NamedTuple):
+    """A method's place among several, and how far it is ahead of the best other one (points)."""
+    place: int
+    of: int
+    ahead: float
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.place} of {self.of} ({self.ahead:+.1f}, {self.other})"
+
+
+def place(values: pd.Series, row: str = OURS) -> Place | None:
+    """The place of a row by values of all rows; None where it has no value, or nothing to be compared with."""
+    values = values.dropna()
+    if row not in values or len(values) < 2:
+        return None
+    others = values.drop(row)
+    return Place(int((others > values[row]).sum()) + 1, len(values), values[row] - others.max(), others.idxmax())
+
+
+def places(timed: dict[str, Page]) -> pd.DataFrame:
+    """FedDTR's places: a line for each block, printed and at each time, by the means over the seeds of all rows."""
+    page = next(iter(timed.values()))
+    printed = page.averages.pivot(index="block", columns="row", values="printed")
+    made = {"printed": {b: place(printed.loc[b]) for b in page.blocks}}
+    for name, each in timed.items():
+        wide = each.by()
+        made[name] = {b: place(wide.loc[b].dropna(axis=1, how="all").dropna().mean()) for b in each.ran}
+    return pd.DataFrame(made, list(page.blocks)).astype(object)
+
+
+def gains(page: Page) -> pd.DataFrame:
+    """What an epoch at the client before the test is worth, in words: after minus before by seed, row x block."""
+    gap = page.at("after").by() - page.at("before").by()
+    made = gap.groupby(level="block").agg(lambda sample: text.points(sample.dropna())).T
+    return made.reindex(index=page.rows, columns=page.ran).fillna("–").rename(columns=page.titles)
+
+
+# printed numbers, blocks in a row, the profiles' protocols
+
+def printed(table: str) -> pd.DataFrame:
+    """All that one of the paper's tables prints of one dataset: a line for each method, a column for each measure."""
+    every = pd.read_csv(tables.PAPERS / "feddtr.csv")
+    part = every[every.table == table]
+    wide = part.pivot(index="method", columns="metric", values="value")
+    return wide.loc[list(part.method.unique())].rename_axis(index=None, columns=None)
+
+
+def along(page: Page, blocks: dict[str, float], setting: str, source: str = "ours", rows=None) -> pd.DataFrame:
+    """Averages over a setting, as `plots.sensitivity` takes them. blocks: the value of each; source: or "printed"."""
+    part = page.averages[page.averages.block.isin(blocks) & page.averages.row.isin(rows or page.rows)]
+    part = part.assign(mean=part[source], half=part.half if source == "ours" else np.nan).dropna(subset="mean")
+    return part.assign(**{setting: part.block.map(blocks)}).rename(columns={"row": "method"})
+
+
+def lost(page: Page, first: str, last: str) -> pd.DataFrame:
+    """Points that each row loses from one block to another: printed, and ours in words, paired by seed."""
+    printed = page.averages.pivot(index="row", columns="block", values="printed").reindex(columns=[first, last])
+    made, ours = {"printed": printed[first] - printed[last]}, page.between(last, first)
+    return pd.DataFrame(made | ({"ours": ours["Avg"]} if len(ours) else {}), page.rows).fillna({"ours": "–"})
+
+
+def protocols(page: Page, profiles=("paper", "lite")) -> pd.DataFrame:
+    """What the profiles change in the paper's protocol: a line for each printed block and profile."""
+    lines = {}
+    for block in [b for b in page.table.blocks if page.table.printed_as(b) in set(page.table.printed.dataset)]:
+        for profile in profiles:
+            if run := page.run(OURS, block, profile):
+                net, protocol, data = run.net, run.protocol, run.data
+                lines[page.titles[block], profile] = {
+                    "pool": f"{data.pool:.0%}", "net": f"{net.net}, width {net.width or 'published'}",
+                    "rounds": protocol.rounds, "learning rate": f"{protocol.lr:g}", "batch": protocol.batch,
+                    "least samples of a client": data.minimum if data.dirichlet else "–"}
+    return pd.DataFrame(lines).T
+
+
+# costs
+
+def reached(record: dict, within: float) -> int:
+    """The first round within so many points of the best accuracy of a run."""
+    means = [sum(r["acc"].values()) / len(r["acc"]) for r in record["rounds"]]
+    return next(i + 1 for i, mean in enumerate(means) if mean >= max(means) - within)
+
+
+def costs(*pages: Page) -> pd.DataFrame:
+    """What records measured: a line for each block and row, means over n seeds; ÷ FedAvg: as a multiple of FedAvg's.
+
+    seconds: of a round, the median of a run. peak MB: see `fedlib.core.machine.peak`. MB down, up: of one client in a
+    round. within 0.5, within 2: the round that came so near to the best, see `reached`.
+    """
+    lines = {}
+    for planned, record in [found for page in pages for found in page.found]:
+        rounds, clients = record["rounds"], len(record["made"]["data"]["clients"])
+        lines[planned.block, planned.row, planned.seed] = {
+            "seconds": np.median([r["seconds"] for r in rounds]), "peak MB": record["made"].get("peak_mb"),
+            **{f"MB {way}": np.mean([r[f"bytes_{way}"] for r in rounds]) / clients / 1e6 for way in ("down", "up")},
+            "rounds": len(rounds), "within 0.5": reached(record, 0.5), "within 2": reached(record, 2.0)}
+    if not lines:
+        return pd.DataFrame()
+    runs = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis(["block", "row", "seed"])
+    groups = runs.groupby(level=["block", "row"], sort=False)
+    frame = groups.mean().assign(n=groups.size(), bytes=lambda f: f["MB down"] + f["MB up"])
+    for place, (name, column) in ((1, ("÷ FedAvg", "seconds")), (5, ("bytes ÷ FedAvg", "bytes"))):
+        frame.insert(place, name, frame[column].div(frame[column].xs("FedAvg", level="row"), level="block"))
+    return frame.drop(columns="bytes")
+
+
+# text encoders
+
+def encoder(classes: list[str], dim: int, seed: int, **settings) -> nn.Module:
+    """The text encoder with which a run starts that has these classes, features `(N, dim)`, seed and settings."""
+    method = make(OURS, settings, Protocol())
+    method.seed, method.classes = seed, classes
+    return method.equip(Net(nn.Identity(), nn.Linear(dim, len(classes)))).text
+
+
+@torch.no_grad()
+def anchors(classes: list[str], dim: int, seed: int, **settings) -> Tensor:
+    """T `(C, dim)` as a run starts with it, see `encoder`."""
+    return encoder(classes, dim, seed, **settings)().clone()
+
+
+def pairwise(vectors: Tensor) -> Tensor:
+    """Cosines of all pairs of different vectors `(C, D)` -> `(C (C - 1),)`."""
+    return cosines(vectors, vectors)[~torch.eye(len(vectors), dtype=torch.bool)]
+
+
+def parameters(page: Page, classes: int = 10, dim: int = DIM) -> pd.Series:
+    """Parameters of the text encoder of each row, counted; nan where a package that it needs is not installed."""
+    prompts = text_encoders.class_prompts([str(c) for c in range(classes)])
+    found = dict.fromkeys(page.rows, np.nan)
+    for row in page.rows:
+        kind, layers = (page.settings(row)[""].get(k, other) for k, other in (("text", "embedding"), ("layers", 1)))
+        try:
+            made = (text_encoders.ClipText(prompts, dim, pretrained=None) if kind == "clip"      # without its weights
+                    else text_encoders.text_encoder(kind, prompts, dim, layers))
+            found[row] = sum(p.numel() for p in made.parameters())
+        except UserError:
+            continue
+    text_encoders.clip.cache_clear()
+    return pd.Series(found, dtype=float)
+
+
+def label_runs(page: Page) -> pd.DataFrame:
+    """Runs of Table 6 that differ in the labels alone: dataset, encoder, seed, runs, are they equal in every accuracy?
+
+    Compared in every round, before and after local training, where the same kind of machine trained them.
+    """
+    kinds, held = {r["name"]: r["settings"]["text"] for r in page.table.rows}, {}
+    for planned, record in page.at("before").found:
+        place = page.titles[planned.block], kinds[planned.row], planned.seed, record["made"]["hardware"]
+        held.setdefault(place, []).append([(r["acc"], r["after"]) for r in record["rounds"]])
+    lines = [(*place[:3], len(same), all(one == same[0] for one in same)) for place, same in held.items()
+             if len(same) > 1]
+    return pd.DataFrame(lines, columns=["dataset", "encoder", "seed", "runs", "equal"])
+
+
+# draws of the partition
+
+def spread(drawn: Page, fixed: Page) -> pd.DataFrame:
+    """How far a draw of the partition alone moves a number (points): a line for each block and row of `drawn`.
+
+    mean, range and sd are over its draws; sd, one partition: over the seeds of `fixed`, where only the net and the
+    order of the batches change; FedDTR's lead over the row: its mean and sd over the draws, and as printed.
+    """
+    runs, still = drawn.by().reindex(columns=drawn.rows), fixed.by().reindex(columns=drawn.rows)
+    paper = fixed.averages.pivot(index="block", columns="row", values="printed").reindex(columns=drawn.rows)
+    lead, ahead = (-f.sub(f[OURS], axis=0).drop(columns=OURS) for f in (runs, paper))
+    runs, still, lead = (f.groupby(level="block", sort=False) for f in (runs, still, lead))
+    made = {"draws": runs.count(), "mean": runs.mean(), "range": runs.max() - runs.min(), "sd": runs.std(),
+            "sd, one partition": still.std(), "FedDTR's lead": lead.mean(), "sd of lead": lead.std(), "printed": ahead}
+    places = pd.MultiIndex.from_product([drawn.ran, drawn.rows], names=["block", "row"])
+    return pd.DataFrame({k: f.stack().reindex(places) for k, f in made.items()}, places)

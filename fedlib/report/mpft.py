@@ -1,0 +1,115 @@
+"""MPFT (arXiv:2410.07738): what its pages compute from printed numbers and from records."""
+import pandas as pd
+
+from fedlib.experiments import tables
+from fedlib.report import text
+from fedlib.report.page import Page
+
+# Test images of each domain of DomainNet with 50 classes, by its published lists, in the order of the clients.
+TEST_IMAGES = {"clipart": 1811, "painting": 3530, "real": 7370, "sketch": 3122, "quickdraw": 7500, "infograph": 2096}
+
+
+# what rounds measured
+
+def rounds(page: Page) -> pd.DataFrame:
+    """Each round of the records of a table of transfer, domain by domain.
+
+    accuracy (%): of the shared net there, else of each client's own net on its own domain; loss: of validation;
+    chosen: is it the round that counts? of: the rounds that the protocol allows. Besides profile, block, dataset, row,
+    seed, round, domain.
+    """
+    lines = []
+    for planned, record in page.found:
+        about = (page.blocks[planned.block], planned.block, page.titles[planned.block], planned.row, planned.seed,
+                 planned.run.protocol.rounds)
+        best = tables.SELECT[page.table.select](record["rounds"])[0]["round"]
+        for r in record["rounds"]:
+            acc = r["cross"].get("all") or {d: there[d] for d, there in r["cross"].items()}
+            lines += [(*about, r["round"], r["round"] == best, r["val_loss"], *cell) for cell in acc.items()]
+    return pd.DataFrame(lines, columns=["profile", "block", "dataset", "row", "seed", "of", "round", "chosen", "loss",
+                                        "domain", "accuracy"])
+
+
+def by_round(every: pd.DataFrame, rows: list[str]) -> pd.DataFrame:
+    """Means over domains and seeds of `rounds`: dataset, method, round, loss, accuracy; rounds that all seeds reach."""
+    part = every[every.row.isin(rows)].sort_values("row", key=lambda names: names.map(rows.index), kind="stable")
+    groups = part.assign(method=part.row.replace("local", "Local")).groupby(["dataset", "method", "round"], sort=False)
+    means = groups[["loss", "accuracy"]].mean().assign(n=groups.seed.nunique()).reset_index()
+    return means[means.n == means.groupby(["dataset", "method"]).n.transform("max")]
+
+
+def readings(page: Page, every: pd.DataFrame, block: str, rows: list[str]) -> pd.DataFrame:
+    """The first seed's runs by row: accuracy in each domain (with the number of its test images), and four means.
+
+    "Eq. 3" and "as printed" are the two readings of ood; "plain" weighs all pairs of client and domain alike.
+    """
+    seed = page.values.seed.min()
+    part = every[every.chosen & (every.block == block) & (every.seed == seed) & every.row.isin(rows)]
+    held = page.clients(block).groupby("domain", sort=False).test.sum()
+    domains = part.pivot(index="domain", columns="row", values="accuracy").reindex(index=held.index, columns=rows)
+    means = page.by("row", None, ("block", "seed", "setting")).loc[block, seed].reindex(columns=rows)
+    names = {"ood": "ood, Eq. 3", "ood_printed": "as printed", "ood_plain": "plain", "ind": "ind"}
+    return pd.concat([domains.rename(index={d: f"{d} ({n})" for d, n in held.items()}),
+                      means.loc[list(names)].rename(index=names)]).rename_axis(index=None, columns=None)
+
+
+# as released, and corrected
+
+def released(page: Page) -> dict[str, str]:
+    """{row as the code was released: the row as the text says}."""
+    return {row["name"]: row["printed"] for row in page.table.rows if row["name"].endswith(", as released")}
+
+
+def factors(sizes) -> list[float]:
+    """What the released average multiplies the plain means of W1 and W2 by: N s_1 and N s_2, s the clients' shares."""
+    return [len(sizes) * n / sum(sizes) for n in list(sizes)[:2]]
+
+
+def corrected(page: Page, *settings: str) -> pd.DataFrame:
+    """Rows as the text says minus as released, in points, paired by seed: `Page.differences` with the setting."""
+    return text.joined(page.differences(row, [old], setting).assign(measure=setting)
+                       for old, row in released(page).items() for setting in settings)
+
+
+def corrections(page: Page, block: str) -> pd.DataFrame:
+    """Both versions of each row in a block: ood as printed and ind, in the paper and ours, and the differences."""
+    wide = page.by("setting", None, ("block", "row", "seed")).loc[block]
+    lines = {}
+    for old, row in released(page).items():
+        if {old, row} <= set(wide.index.unique("row")):
+            both = wide.loc[row].index.intersection(wide.loc[old].index)
+            new, before = wide.loc[row].loc[both], wide.loc[old].loc[both]
+            paper = page.printed.reindex([(page.table.printed_as(block), row)]).iloc[0]
+            lines[row] = {(name, said): f"{value:.1f}" if value == value else "–"
+                          for name, k in (("ood, as printed", "ood_printed"), ("ind", "ind"))
+                          for said, value in (("printed", paper[k]), ("released", before[k].mean()),
+                                              ("corrected", new[k].mean()))}
+            lines[row] |= {("corrected − released", name): text.points(new[k] - before[k])
+                           for name, k in (("ood, Eq. 3", "ood"), ("ind", "ind"))}
+            lines[row]["corrected − released", "n"] = len(both)
+    return pd.DataFrame(lines).T
+
+
+# who holds what
+
+def by_setting(page: Page, name: str, measure: str, rows: list[str], source: str = "ours") -> pd.DataFrame:
+    """A measure over the "mixed ratio" or the number of "clients": data, method, name, mean, half of the interval.
+
+    source: "ours", or "printed", which has no interval. data: the title of the first block with these data. Data with
+    a single value have no lines.
+    """
+    domains = {b: len(content["columns"]) for b, content in tables.papers()["mpft"]["blocks"].items()}
+    place, group = {}, {}
+    for block, content in page.table.blocks.items():
+        data = next(content[p]["data"] for p in tables.PROFILES if p in content)
+        place[block] = float(data.get("mixed", 0)) if name == "mixed ratio" else sum(
+            data.get("clients", ())) or domains[block]
+        group[block] = next((group[b] for b in group if block.startswith(b)), page.titles[block])
+    part = page.cells[(page.cells.setting == measure) & page.cells.row.isin(rows)].dropna(subset=source)
+    part = part.assign(data=part.block.map(group), mean=part[source],
+                       half=part.half if source == "ours" else float("nan"),
+                       method=part.row.replace("MPFT (Random, rate=0.3)", "MPFT, random 0.3"),
+                       **{name: part.block.map(place)})
+    part = part[part.groupby("data")[name].transform("nunique") > 1]
+    part = part.sort_values("row", key=lambda names: names.map(list(rows).index), kind="stable")
+    return part[["data", "method", name, "mean", "half"]]

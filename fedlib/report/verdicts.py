@@ -1,0 +1,108 @@
+"""Every claim of every paper with its verdict: how many there are, how they stand, and why some have none."""
+import html
+from pathlib import Path
+
+import pandas as pd
+from IPython.display import HTML, Markdown
+
+from fedlib.engine import records
+from fedlib.experiments import tables
+from fedlib.experiments.claims import judge_all
+from fedlib.report import text
+
+PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")
+OPEN = "not run"
+SIGNS = {"reproduced": "✔", "partly": "◐", "not reproduced": "✘", OPEN: "–"}
+INKS = {"reproduced": ("#009E73", "white"), "partly": ("#56B4E9", "black"), "not reproduced": ("#D55E00", "white"),
+        OPEN: ("#d9d9d9", "black")}         # of a piece of a bar, and of the number in it
+KINDS = ("the paper's data", "embedded data")
+# Sets, and domains of the digits, that were not at hand when the records were made.
+ABSENT = {"domainnet": "DomainNet", "ddr": "DDR", "tiny_imagenet": "Tiny-ImageNet", "cub200": "CUB-200-2011",
+          "ham10000": "HAM10000"}
+DOMAINS = {"svhn": "SVHN", "syn": "Synthetic Digits", "synth_digits": "SynthDigits"}
+WIDTHS = {"claim": 44, "verdict": 16, "evidence": 30, "profile": 10}        # of the columns, %
+
+
+def every(results: Path | None = None) -> pd.DataFrame:
+    """The claims as `claims.judge_all` gives them, and of each: the paper's name, the kind of data (KINDS), the reason.
+
+    reason: the kind of reason why a claim has no verdict, "" where it has one; its evidence is then that in words.
+    """
+    results = records.results_folder(results)
+    found, names = judge_all(results), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
+    made = {ident: tables.load_table(ident) for ident in dict.fromkeys(found.paper + "/" + found.table)}
+    places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
+    whys = [why(c, t, results) if c.verdict == OPEN else ("", c.evidence)
+            for c, t in zip(found.itertuples(), places, strict=True)]
+    kinds = [KINDS[not {"lite", "paper"} & set(t.blocks[b])] for t, b in zip(places, found.block, strict=True)]
+    return found.assign(name=found.paper.map(names), data=kinds, reason=[r for r, _ in whys],
+                        evidence=[e for _, e in whys])
+
+
+def why(claim, table: tables.Table, results: Path) -> tuple[str, str]:
+    """Why a claim has no verdict: the kind of reason, and the reason in words."""
+    block = table.blocks[claim.block]
+    profile = next(p for p in ("lite", "paper", "mini") if p in block)
+    data = block[profile]["data"]
+    missing = [f"{title} was not at hand" for name, title in ABSENT.items() if data["name"].startswith(name)]
+    lacking = sorted(DOMAINS[d] for d in data.get("domains", []) if d in DOMAINS)
+    missing += [f"{', '.join(lacking)} were not at hand"] * bool(lacking)
+    missing += ["CLIP's weights were not at hand"] * data.get("encoder", "").startswith("open_clip")
+    if missing:
+        return missing[0], "; ".join(missing)
+    given = next(c for c in table.claims if c["id"] == claim.id)
+    done = [p.done(results) for p in table.runs(profile)
+            if p.block == claim.block and p.row in (given["better"], *given["than"])]
+    return "not trained to the end", f"not trained to the end: {sum(done)} of {len(done)} runs in {profile}"
+
+
+def counts(claims: pd.DataFrame) -> pd.DataFrame:
+    """How many: a line for each paper and kind of data, a column for each verdict."""
+    found = claims.groupby(["paper", "data", "verdict"]).size().unstack(fill_value=0)
+    found = found.reindex(columns=list(SIGNS), fill_value=0)
+    found = found.loc[[(p, k) for p in PAPERS for k in KINDS if (p, k) in found.index]]
+    names = claims.drop_duplicates("paper").set_index("paper").name
+    return found.set_axis([f"{names[p]}, {k}" for p, k in found.index])
+
+
+def summary(claims: pd.DataFrame) -> Markdown:
+    """The same in words, for the papers' own data, with those whose interval lies below zero."""
+    real = claims[claims.data == KINDS[0]]
+    decided = real[real.verdict != OPEN]
+    share = ", ".join(f"{(decided.verdict == v).sum()} {v}" for v in list(SIGNS)[:3])
+    bounds = decided[decided.verdict == "not reproduced"].evidence.str.extract(r"(\S+) ± (\S+)").astype(float)
+    by = ", ".join(f"{n} in {p}" for p, n in decided.profile.value_counts().items()) or "none"
+    return Markdown(
+        f"There are **{len(claims)}** claims, {len(real)} of them about the papers' own data. The records decide "
+        f"**{len(decided)}** of these ({by}): {share}. Of the latter, {(bounds[0] + bounds[1] < 0).sum()} surely are "
+        f"the other way round: the whole interval lies below zero. {len(real) - len(decided)} are not run; the last "
+        "section says why.")
+
+
+def folds(claims: pd.DataFrame, paper: str) -> HTML:
+    """The claims of a paper: a fold for each table, which says how they stand and how to train it again."""
+    return HTML("".join(map(_fold, (part for _, part in claims[claims.paper == paper].groupby("table", sort=False)))))
+
+
+def _fold(part: pd.DataFrame) -> str:
+    first, stands = part.iloc[0], part.verdict.value_counts()
+    ident = f"{first.paper}/{first.table}"
+    table = tables.load_table(ident)
+    profiles = [p for p in ("paper", "lite", "mini") if p in set(part.profile)]
+    profiles = profiles or [p for p in ("lite", "paper") if table.runs(p)][:1]
+    commands = "<br>".join(f"<code>fedlib run {ident} --profile {p} &amp;&amp; fedlib show {ident} --profile {p}</code>"
+                           for p in profiles)
+    head = "".join(f'<th style="text-align: left; width: {w}%">{t}</th>' for t, w in WIDTHS.items())
+    how = ", ".join(f"{sign} {stands[v]} {v}" for v, sign in SIGNS.items() if v in stands)
+    return text.fold(
+        f"<b>{html.escape(table.title)}</b> ({html.escape(first.source)}): {how}",
+        f'<p>{commands}</p><table class="dataframe claims" style="table-layout: fixed; width: 100%; '
+        f'overflow-wrap: anywhere; text-align: left"><thead><tr>{head}</tr></thead><tbody>'
+        + "".join(map(_row, part.itertuples())) + "</tbody></table>")
+
+
+def _row(claim) -> str:
+    says, evidence, note = map(html.escape, (claim.says, claim.evidence, claim.note))
+    cells = [says + (f"<br><small>{note}</small>" if note else ""), f"{SIGNS[claim.verdict]} {claim.verdict}", evidence,
+             claim.profile or "–"]
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

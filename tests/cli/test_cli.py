@@ -1,0 +1,287 @@
+"""The command line: what it prints, its exit codes, and one line for every mistake with nothing half-written left."""
+import json
+import shutil
+import subprocess
+import sys
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import small_paper
+from conftest import numbers
+
+from fedlib.datasets import prepare
+from fedlib.engine import loop, records
+from fedlib.experiments import batch, tables
+from fedlib.methods import METHODS
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A paper with one table of one run."""
+    text = small_paper.content('{ name = "FedAvg" }, { name = "Ditto", profiles = ["paper"] }')
+    small_paper.use(tmp_path, monkeypatch, text, "t,b,scans,FedAvg,accuracy,50.0\n")
+    return tables.load_table("small/t").runs("mini")[0].run
+
+
+def strict_json(text):
+    """NaN is no JSON."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+# what there is
+
+def test_methods_as_json(fedlib):
+    code, out, err = fedlib("methods", "--json")
+    listed = {m["name"]: m for m in strict_json(out)}
+    assert code == 0 and err == "" and list(listed) == list(METHODS)
+    assert all({"name", "kind", "settings", "limit"} <= set(m) and m["limit"] for m in listed.values())
+    assert (listed["FedProx"]["kind"], listed["FedProx"]["settings"]) == ("drift", {"mu": 0.01, "hidden": 1.0})
+    assert listed["FedProx"]["limit"] == "mu=0.0 equals FedAvg"
+    assert listed["FedBN"]["limit"] == "as it is equals FedAvg on cnn4"
+
+
+def test_datasets_and_tables_as_json(fedlib, small, tmp_path):
+    listed = {d["name"]: d for d in strict_json(fedlib("datasets", "--json")[1])}
+    assert {"mini_digits", "office_caltech", "pacs", "digits"} <= set(listed)
+    assert listed["tiny_digits"] == listed["tiny_digits"] | {"domains": ["scans", "blended", "printed", "street"],
+                                                            "classes": 10, "sizes": [28], "prepared": [28]}
+    assert strict_json(fedlib("tables", "--json", "--results", tmp_path)[1]) == [
+        {"table": "small/t", "title": "A small table", "records": {"mini": "0/1", "lite": "0/0", "paper": "0/0"}}]
+
+
+@pytest.mark.parametrize("args", [("methods",), ("datasets",), ("tables",), (), ("-h",), ("train", "--help")])
+def test_plain_listings(fedlib, args):
+    code, out, err = fedlib(*args)
+    assert code == 0 and err == "" and len(out) > 60
+
+
+# training
+
+def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
+    args = ("train", "FedProx", "--data", "tiny_digits", "--rounds", 2, "--seed", 3, "--set", "mu=0.5", "--set",
+            "net=linear", "--set", "clients=1,1,1,2", "--set", "fraction=0.4", "--out", tmp_path, "--json")
+    code, out, _ = fedlib(*args)
+    assert code == 0
+    path, = tmp_path.glob("*/*")
+    record = records.read_record(path)
+    assert strict_json(out) == {"record": str(path), "acc": record["rounds"][-1]["acc"]}
+    run = record["run"]
+    assert (run["method"], run["settings"], run["seed"], run["protocol"]["rounds"]) == ("FedProx", {"mu": 0.5}, 3, 2)
+    assert (run["net"]["net"], run["data"]["clients"], run["data"]["fraction"]) == ("linear", [1, 1, 1, 2], 0.4)
+    assert [c["train"] for c in record["made"]["data"]["clients"]] == [20] * 5
+
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    monkeypatch.setattr(loop, "all_rounds", lambda *a: pytest.fail("trained again"))
+    assert fedlib(*args)[:2] == (0, out)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
+    code, _, err = fedlib("train", "FedPall", "--data", "tiny_digits", "--rounds", 1, "--set", "preset=paper", "--set",
+                          "net=linear", "--set", "mu=0.2", "--out", tmp_path)
+    assert code == 0 and err == ""
+    settings = records.read_record(next(tmp_path.glob("*/*.json")))["run"]["settings"]
+    assert (settings["kl"], settings["contrast"], settings["mu"], settings["delta"]) == ("paper", "paper", 0.2, 0.1)
+    assert fedlib("train", "FedPall", "--set", "preset=papre")[0] == 2
+    code, _, err = fedlib("train", "FedAvg", "--set", "preset=paper")
+    assert code == 2 and "no setting 'preset'" in err
+
+
+def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_path, monkeypatch):
+    """A clock that ticks at every look: a round takes 3 s, of which it measures 1."""
+    ticks = count(1)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(batch, "time", clock)
+    args = ("run", "small/t", "--results", tmp_path / "r", "--time-budget", "5s")
+    path = small.path(tmp_path / "r")
+    code, out, err = fedlib(*args)
+    assert code == 0 and err == "" and "stopped after round 2 of 4; run it again to continue" in out
+    assert [p.name for p in path.parent.iterdir()] == [path.with_suffix(".partial").name]
+    code, out, _ = fedlib(*args)
+    assert code == 0 and "» round 4/4" in out and "round 2/4" not in out
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert "1 of 1 records are there, 0 to train" in fedlib(*args)[1]
+
+    whole = records.read_record(loop.train(small, tmp_path / "whole"))
+    assert numbers(records.read_record(path)) == numbers(whole)
+    shown = strict_json(fedlib("show", "small/t", "--results", tmp_path / "r", "--json")[1])
+    assert (shown["table"], shown["profile"], shown["select"], shown["claims"]) == ("small/t", "mini", "last", [])
+    last = whole["rounds"][-1]["acc"]
+    cells = {(c["setting"], c["row"]): c for c in shown["cells"]}
+    assert cells["scans", "FedAvg"] == {
+        "block": "b", "setting": "scans", "row": "FedAvg", "printed": 50.0, "ours": last["scans"], "half": None, "n": 1,
+        "difference": pytest.approx(last["scans"] - 50)}
+    assert cells["avg", "FedAvg"]["ours"] == pytest.approx((last["scans"] + last["street"]) / 2)
+    assert cells["avg", "Ditto"]["ours"] is None
+    assert f"50.00 | {last['scans']:.1f}" in fedlib("show", "small/t", "--results", tmp_path / "r")[1]
+
+
+def test_a_child_says_by_its_exit_code_that_time_stopped_it(fedlib, small, tmp_path):
+    code, out, _ = fedlib("run", "small/t", "--only", small.digest, "--results", tmp_path, "--time-budget", "0.000001s")
+    assert code == batch.STOPPED and "stopped after round 0 of 4" in out
+    assert not list(tmp_path.glob("tiny_digits/*"))
+
+
+def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_path):
+    fresh, committed = small.path(tmp_path / "fresh"), small.path(tmp_path / "committed")
+    def one(street):
+        return [{"round": 1, "acc": {"scans": 50.0, "street": street}}]
+    record = {"run": small.spec, "made": {"seconds": 1.0}, "rounds": one(20.0)}
+    records.write_record(fresh, record)
+    args = ("check", tmp_path / "fresh", "--results", tmp_path / "committed", "--tolerance", 2)
+    assert fedlib(*args)[:2] == (0, "1 fresh records: 0 equal to the committed ones in every accuracy, "
+                                    "0 differ by at most 0.00 points, 1 are new\n")
+    for street, code, words in [(20.0, 0, ": 1 equal"), (23, 0, "1 differ by at most 1.50"), (15, 1, "2.50 poi")]:
+        records.write_record(committed, record | {"rounds": one(street)})
+        found, out, err = fedlib(*args)
+        assert found == code and words in out and (small.digest in err) == bool(code)
+    made = {"hardware": "a processor", "torch": "2.15.0", "threads": 1}
+    for other, code in [(made, 1), (made | {"hardware": "another"}, 0), ({}, 0)]:       # alike: it must be equal
+        records.write_record(fresh, record | {"made": {"seconds": 1.0} | made})
+        records.write_record(committed, record | {"made": {"seconds": 1.0} | other, "rounds": one(20.1)})
+        assert fedlib(*args)[0] == code
+    records.write_record(committed, record | {"rounds": record["rounds"] * 2})     # stopped early elsewhere
+    assert fedlib(*args)[0] == 1
+
+
+# mistakes
+
+BAD = {
+    "command": ("trian FedAvg", "unknown command 'trian'; did you mean 'train'? (commands: "),
+    "option": ("train FedAvg --out {out} --sede 1", "No such option"),
+    "argument": ("train --out {out}", "Missing argument 'METHOD'"),
+    "method": ("train FedProks --out {out}", "unknown method 'FedProks'; did you mean 'FedProx'? (known: "),
+    "method and setting": ("train FedProks --set mu=1 --out {out}", "did you mean 'FedProx'?"),
+    "dataset": ("train FedAvg --data mini_digit --out {out}", "did you mean 'mini_digits'?"),
+    "path": ("train FedAvg --data ../digits --out {out}", "name = '../digits' is not a dataset's name"),
+    "size": ("train FedAvg --data tiny_digits --set size=30 --out {out}", "tiny_digits has no size 30 (sizes: 28)"),
+    "domain": ("train FedAvg --data tiny_digits --set domains=scan --out {out}", "did you mean 'scans'?"),
+    "clients": ("train FedAvg --data tiny_digits --set clients=2,1 --out {out}", "2 numbers for 4 domains"),
+    "setting": ("train FedProx --set mo=1 --out {out}", "no setting 'mo' of FedProx, the protocol, the net or the "
+                                                        "data; did you mean 'mu'? (there are: weights, mu, hidden, "),
+    "no value": ("train FedProx --set mu --out {out}", "--set takes NAME=VALUE, not 'mu'"),
+    "number": ("train FedProx --set mu=many --out {out}", "mu = 'many' is not a number"),
+    "infinite": ("train FedProx --set mu=nan --out {out}", "mu = 'nan' is not a number"),
+    "whole": ("train FedAvg --rounds 2.5 --out {out}", "rounds = '2.5' is not a whole number"),
+    "truth": ("train FedProto --set average=maybe --out {out}", "average = 'maybe' is not true or false"),
+    "choice": ("train FedAvg --set optimiser=sdg --out {out}", "did you mean 'sgd'? (allowed: 'sgd', 'adam', 'adamw')"),
+    "net": ("train FedAvg --set net=resnet --out {out}", "did you mean 'resnet"),
+    "low": ("train FedAvg --rounds 0 --out {out}", "rounds = 0 is too small (at least 1)"),
+    "negative": ("train FedAvg --set lr=-1 --out {out}", "lr = -1 is too small (at least 0)"),
+    "high": ("train FedAvg --set participation=1.5 --out {out}", "participation = 1.5 is too large (at most 1)"),
+    "share": ("train FedAvg --set fraction=20 --out {out}", "fraction = 20 is too large (at most 1)"),
+    "seed": ("train FedAvg --seed x --out {out}", "seed = 'x' is not a whole number"),
+    "device": ("train FedAvg --device gpu --out {out}", "device 'gpu' cannot be used here (try cpu)"),
+    "table": ("run i2pfl/tabel2 --results {out}", "unknown table 'i2pfl/tabel2'; did you mean 'i2pfl/table2'?"),
+    "table shown": ("show table2 --results {out}", "/table2'? (known: "),
+    "profile": ("run i2pfl/table2 --profile ligth --results {out}", "unknown profile 'ligth'; did you mean 'lite'?"),
+    "profile shown": ("show i2pfl/table2 --profile full --results {out}", "'full' (known: mini, lite, paper)"),
+    "selection": ("show i2pfl/table2 --select best --results {out}", "unknown selection 'best'; did you mean"),
+    "seeds": ("run i2pfl/table2 --seeds 0,x --results {out}", "seed = 'x' is not a whole number"),
+    "budget": ("run i2pfl/table2 --time-budget soon --results {out}", "'soon' is not a length of time (like 90s,"),
+    "no budget": ("run i2pfl/table2 --time-budget 0m --results {out}", "'0m' is not a length of time"),
+    "only": ("run i2pfl/table2 --only FedAvgg --results {out}", "unknown row, method or digest of i2pfl/table2 "
+                                                                "'FedAvgg'; did you mean 'FedAvg'?"),
+    "jobs": ("run i2pfl/table2 --jobs 0 --results {out}", "Invalid value for '--jobs'"),
+    "raw folder": ("data office_caltech --from {empty}", "{empty}"),
+    "no raw folder": ("data pacs --from {empty}/none", "no such folder: {empty}/none"),
+    "data set": ("data office --from {empty}", "did you mean 'office_caltech'?"),
+    "nothing fresh": ("check {empty}", "no records in {empty}"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_line_and_leaves_nothing(case, fedlib, tmp_path, monkeypatch):
+    out, empty = tmp_path / "out", tmp_path / "empty"
+    empty.mkdir()
+    if case.endswith("folder") or case == "data set":
+        monkeypatch.setenv("FEDLIB_DATA", str(out))
+    line, words = BAD[case]
+    code, said, err = fedlib(*line.format(out=out, empty=empty).split())
+    assert (code, said) == (2, "") and err.startswith("fedlib: ") and err.count("\n") == 1
+    assert words.format(empty=empty) in err
+    assert not out.exists() and not list(empty.iterdir())
+
+
+# A whole record under the name of another run: copied there, or its settings were changed by hand.
+ANOTHER = '{"run": {"seed": 1}, "rounds": [{"round": 1, "acc": {"street": 90}}], "made": {"seconds": 1}}'
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"run": {}, "rounds": [], "made": {}}', "\0\1", "5",
+                                     '{"run": {}, "rounds": [1], "made": {}}', ANOTHER])
+def test_a_record_that_is_none_is_named(content, fedlib, small, tmp_path):
+    path = small.path(tmp_path / "r")
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    for command in ("show", "run"):
+        code, out, err = fedlib(command, "small/t", "--results", tmp_path / "r")
+        assert (code, out) == (2, "") and err.startswith(f"fedlib: {path} is not a record (") and err.count("\n") == 1
+        assert ("another run" in err) == (content == ANOTHER)
+    assert path.read_text() == content and len(list(path.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign"])
+def test_a_damaged_prepared_set_is_named(damage, fedlib, tmp_path, monkeypatch):
+    data, manifest = prepare.paths("tiny_digits", 28)
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+    for source in (data, manifest):
+        shutil.copy(source, tmp_path)
+    copied = tmp_path / data.name
+    copied.write_bytes(copied.read_bytes()[:100_000] if damage == "truncated" else b"PK\3\4" + b"\0" * 99)
+    code, out, err = fedlib("train", "FedAvg", "--data", "tiny_digits", "--rounds", 1, "--out", tmp_path / "out")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert f"{copied} is damaged or not ours" in err and "make it again: fedlib data tiny_digits" in err
+
+
+def test_an_out_folder_that_cannot_be_written(fedlib, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    code, out, err = fedlib("train", "FedAvg", "--data", "tiny_digits", "--rounds", 1, "--out", tmp_path / "file")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "cannot write" in err and "Not a directory" in err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_exit_code_and_stderr_of_the_real_command():
+    done = subprocess.run([sys.executable, "-m", "fedlib", "run", "i2pfl/tabel2"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert "did you mean 'i2pfl/table2'?" in done.stderr
+
+
+def test_partitions_are_listed_shown_drawn_and_written(fedlib, tmp_path):
+    code, out, _ = fedlib("partition")
+    assert code == 0 and "i2pfl_office" in out and "RethinkFL" in out
+    listed = {line["name"]: line for line in strict_json(fedlib("partition", "--json")[1])}
+    assert listed["mini"]["digest"] == strict_json(fedlib("partition", "mini", "--json")[1])["digest"]
+
+    code, out, _ = fedlib("partition", "mini", "--seed", 3, "--picture", tmp_path / "who.png",
+                          "--out", tmp_path / "i.json")
+    assert code == 0 and "seed 3" in out and "street" in out and "all classes" in out
+    assert (tmp_path / "who.png").read_bytes()[:4] == b"\x89PNG"
+    written = json.loads((tmp_path / "i.json").read_text())
+    assert f"digest {written['digest']}" in out and written["digest"] != listed["mini"]["digest"]
+    sizes = [len(c["train"][c["domain"]]) for c in written["clients"]]
+    assert sizes == [50] * 5 + [200] * 5
+    code, _, err = fedlib("partition", "mni")
+    assert code == 2 and "did you mean 'mini'" in err and err.count("\n") == 1
+
+
+def test_storing_keeps_what_can_be_drawn(fedlib, tmp_path, monkeypatch):
+    from fedlib.datasets import named_partitions
+    monkeypatch.setattr(named_partitions, "FILE", tmp_path / "partitions.json")
+    monkeypatch.delenv("FEDLIB_RAW", raising=False)
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
+    assert fedlib("partition", "mini", "--store")[0] == 0
+    code, out, _ = fedlib("partition", "feddtr_cub200", "--store")
+    assert code == 1 and "feddtr_cub200: not drawn (cub200 at 64 px is not prepared; run: fedlib data cub200" in out
+    assert list(named_partitions.stored()) == ["mini"]
+    (tmp_path / "partitions.json").write_text("{")
+    assert "is not a file of partitions" in fedlib("partition")[2]
+
+
+def test_clients_together_on_request(fedlib, small, tmp_path):
+    assert fedlib("run", "small/t", "--stack", "2", "--results", tmp_path)[0] == 0
+    assert records.read_record(small.path(tmp_path))["rounds"][-1]["stack"] == 2
+    for wrong in ("0", "many", "-1"):
+        code, _, err = fedlib("run", "small/t", "--stack", wrong, "--results", tmp_path)
+        assert code == 2 and "neither auto nor a number" in err

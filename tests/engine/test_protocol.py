@@ -1,0 +1,100 @@
+"""What a protocol says: early stopping, who takes part, when a test is, unseen domains, kept buffers, bfloat16."""
+
+import torch
+from conftest import interrupted, result, small_run
+
+from fedlib.engine import loop, records
+from fedlib.engine.evaluate import stalled
+from fedlib.engine.loop import Simulation
+from fedlib.methods.base import Protocol
+
+
+def test_stalled_by_hand():
+    def stops(values, patience):
+        rounds = [{"val": {"a": v, "b": 0}, "acc": {"a": 0}} for v in values]
+        return stalled(rounds, Protocol(patience=patience))
+
+    assert not stops((1, 3, 2), 2) and stops((1, 3, 2, 2), 2)
+    assert not stops((1, 3, 2, 4), 2)       # improved in the last round
+    assert stops((3, 3, 3), 2)              # equal is no improvement
+    assert not stops((3, 2, 1), 0)          # 0: never
+    assert not stops((), 2) and not stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
+    loss, by_loss = [{"val": {"a": 0}, "val_loss": v} for v in (3.0, 1.0, 1.0, 2.0)], Protocol(patience=2, stop="loss")
+    assert stalled(loss, by_loss) and not stalled(loss[:3], by_loss)
+
+
+def test_early_stopping_is_the_same_after_an_interruption(tmp_path):
+    run = small_run(net="linear", rounds=40, lr=0.2, patience=2)
+    whole = result(run, tmp_path / "whole")
+    assert 3 <= len(whole) < 40
+    means = [sum(r["val"].values()) for r in whole]
+    assert len(means) - 1 - means.index(max(means)) == 2
+
+    for _ in whole:     # also after the last round, when all that is missing is the record
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == whole
+
+
+def test_two_of_five_clients_take_part(tmp_path):
+    def sample(participation, number, low=0.0):
+        return loop.sample(5, Protocol(participation=participation, participation_low=low), 0, number)
+
+    chosen = [sample(0.4, number) for number in range(30)]
+    assert all(len(c) == len(set(c)) == 2 for c in chosen) and {i for c in chosen for i in c} == set(range(5))
+    assert sample(0.0, 0) and sample(1.0, 0) == list(range(5))
+    drawn = {len(sample(0.8, number, low=0.4)) for number in range(60)}
+    assert drawn == {2, 3, 4}           # PFLlib's random join ratio: a share drawn in each round
+    net = 4 * (10 * 3 * 28 * 28 + 10)
+    for row in result(small_run(net="linear", participation=0.4), tmp_path):
+        assert row["bytes_down"] == 2 * net and row["bytes_up"] == 2 * (net + 8)
+
+
+def test_tests_before_after_and_both(tmp_path):
+    before, after, both = (result(small_run(evaluate=e), tmp_path) for e in ("before", "after", "both"))
+    domains = ["scans", "blended", "printed", "street"]
+    assert "after" not in before[0] and "val" not in after[0]
+    for b, a, t in zip(before, after, both, strict=True):
+        assert list(a["acc"]) == list(b["acc"]) == domains
+        assert a["acc"] == a["after"] == t["after"] and t["acc"] == b["acc"] != a["acc"]
+
+
+def test_who_does_not_train_is_tested_with_what_the_round_began_with(tmp_path):
+    how = {"evaluate": "both", "participation": 0.4, "rounds": 3, "net": "linear"}
+    before, after = ([r[k] for r in result(small_run("Local", **how), tmp_path)] for k in ("acc", "after"))
+    assert before == after              # a local net is the same when it is sent nothing
+    changed = 0
+    last = {}
+    for number, row in enumerate(result(small_run("FedAvg", **how), tmp_path)):
+        trained = {("scans", "scans", "blended", "printed", "street")[i]
+                   for i in loop.sample(5, Protocol(participation=0.4), 0, number)}
+        for d in row["acc"]:
+            assert number == 0 or d in trained or row["after"][d] == last[d]
+            changed += d in trained and row["after"][d] != row["acc"][d]
+        last = row["acc"]
+    assert changed
+
+
+def test_unseen_domains_are_tested_and_not_trained(tmp_path):
+    run = small_run(data={"unseen": ("printed",)})
+    path = loop.train(run, tmp_path)
+    record = records.read_record(path)
+    assert [c["domain"] for c in record["made"]["data"]["clients"]] == ["scans", "scans", "blended", "street"]
+    for row in record["rounds"]:
+        assert list(row["acc"]) == ["scans", "blended", "street"] and list(row["unseen"]) == ["printed"]
+
+
+def test_kept_buffers_stay_at_the_client(tmp_path):
+    simulation = Simulation(small_run(buffers="keep"))
+    worker = simulation.workers[0]
+    worker.train(simulation.message(0), 0)
+    net = worker.client.net
+    mean = net.body.bn1.running_mean.clone()
+    assert mean.abs().sum() > 0
+    worker.method.receive(worker.client, simulation.message(0))
+    assert torch.equal(net.body.bn1.running_mean, mean) and "body.bn1.running_mean" in worker.kept()["net"]
+
+
+def test_bfloat16_changes_the_numbers_and_still_learns(tmp_path):
+    rounds = {p: result(small_run(precision=p), tmp_path) for p in ("float32", "bf16")}
+    losses = {p: r[-1]["loss"] for p, r in rounds.items()}
+    assert losses["bf16"] != losses["float32"] and abs(losses["bf16"] - losses["float32"]) < 0.5

@@ -1,0 +1,349 @@
+"""Tables as data: digests, selection, intervals, comparison, verdicts; every table and claim names what exists."""
+import copy
+import dataclasses
+import importlib.util
+import json
+import math
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from scipy import stats
+from small_paper import a_record, fill
+
+from fedlib.core.errors import UserError
+from fedlib.datasets.registry import reader_of
+from fedlib.engine import records
+from fedlib.engine.run import plan
+from fedlib.experiments import tables
+from fedlib.experiments.claims import judge, judge_all, judge_claims
+from fedlib.experiments.statistics import interval
+from fedlib.methods import METHODS
+
+TABLE2 = "i2pfl/table2"
+
+
+# runs and digests
+
+PLAIN = {"method": "FedProx", "values": {"mu": 0.1}, "data": {"name": "mini_digits", "clients": [3, 2, 1, 4]},
+         "net": {"net": "cnn4"}, "protocol": {"rounds": 3, "lr": 0.1}, "seed": 0}
+
+
+def test_a_pinned_digest():
+    """If this fails, every committed record has lost its name."""
+    assert plan(**PLAIN).digest == "ad7afc594e51"
+
+
+CHANGES = [("method", None, "FedAvg"), ("seed", None, 1), ("values", "mu", 0.2)]
+CHANGES += [("net", "width", 8), ("net", "net", "linear"), ("net", "head", "hidden"), ("net", "start", "imagenet")]
+CHANGES += [("protocol", k, v) for k, v in dict(
+    rounds=4, epochs=2, batch=8, lr=0.2, momentum=0.9, weight_decay=1e-5, optimiser="adam", clip=1.0, augment="crop",
+    participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3,
+    stop="loss", keep_optimiser=True, warmup=2, initial=True, cross=True, order="classes").items()]
+CHANGES += [("data", k, v) for k, v in dict(
+    name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
+    unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
+    pathological=2, balanced=False, partition_seed=1, pool=0.5,
+    encoder="squeezenet1_1", head="public").items()]
+
+
+def test_the_digest_covers_every_field():
+    digests = {plan(**PLAIN).digest}
+    for part, field, value in CHANGES:
+        changed = copy.deepcopy(PLAIN)
+        if field:
+            changed[part][field] = value
+        else:
+            changed[part] = value
+        digests.add(plan(**{**changed, "values": {} if value == "FedAvg" else changed["values"]}).digest)
+    assert len(digests) == len(CHANGES) + 1
+    covered = {(part, field) for part, field, _ in CHANGES if field}
+    run = plan(**PLAIN)
+    assert covered == {("values", "mu")} | {
+        (part, f.name) for part in ("data", "net", "protocol") for f in dataclasses.fields(getattr(run, part))}
+
+
+def test_the_digest_covers_the_version(monkeypatch):
+    before = plan(**PLAIN).digest
+    monkeypatch.setattr(METHODS["FedProx"], "version", 2)
+    assert plan(**PLAIN).digest != before
+
+
+def test_the_digest_ignores_order_spelling_and_defaults():
+    other = {"seed": "0", "protocol": {"lr": "0.1", "rounds": "3", "momentum": 0}, "net": {"net": "cnn4", "width": 0},
+             "data": {"clients": "3,2,1,4", "name": "mini_digits"}, "values": {"mu": "0.1"}, "method": "FedProx"}
+    assert plan(**other) == plan(**PLAIN)
+    assert plan(**other).digest == plan(**PLAIN).digest
+
+
+def test_a_record_survives_the_file(tmp_path):
+    run = plan(**PLAIN)
+    record = {"run": run.spec, "rounds": [{"round": 1, "acc": {"scans": 1.5}}], "made": {"seconds": 1.0}}
+    records.write_record(run.path(tmp_path), record)
+    assert run.path(tmp_path).name == f"FedProx-{run.digest}.json"
+    assert records.read_record(run.path(tmp_path)) == json.loads(json.dumps(record))
+
+
+def test_a_setting_at_one_block_of_one_profile_is_nowhere_else():
+    table = tables.load_table("i2pfl/table2")
+    lam = {(p.block, profile): p.run.settings["lam"] for profile in tables.PROFILES for p in table.runs(profile, [0])
+           if p.row == "FedPLVM"}
+    assert {at for at, value in lam.items() if value == 1} == {("mini", "mini"), ("pacs", "lite"), ("pacs_all", "lite")}
+    assert set(lam.values()) == {1, 100}
+
+
+# what the files say
+
+@pytest.mark.parametrize("ident", tables.idents())
+def test_every_table_can_be_planned(ident):
+    table = tables.load_table(ident)
+    rows = {r["name"]: r.get("method", r["name"]) for r in table.rows}
+    assert len(rows) == len(table.rows) and table.blocks and len(table.seeds) >= 2
+    assert set(rows.values()) <= set(METHODS)
+    profiles = {p for block in table.blocks.values() for p in block} & set(tables.PROFILES)
+    assert "mini" in profiles
+    for profile in profiles:
+        runs = table.runs(profile)
+        assert runs and len({p.run.digest for p in runs}) == len(runs)      # no two cells share a run
+        for p in runs:
+            domains = list(p.run.data.domains or reader_of(p.run.data.name).DOMAINS)
+            assert table.transfer or list(table.blocks[p.block]["columns"]) == domains
+            assert p.run.data.unseen == ((p.unseen,) if table.leave_one_out else ())
+            assert p.run.method == rows[p.row] and p.seed == p.run.seed
+    both = {f"{table.printed_as(b)}.{p}" for b, how in table.blocks.items() for p in how if p in tables.PROFILES}
+    for row in table.rows:
+        assert set(row.get("at", {})) <= {*table.blocks, *tables.PROFILES} | both
+    printed = table.printed
+    if printed.empty:
+        return      # of our own making, or a figure that names no numbers
+    without = tables.papers()[ident.split("/")[0]]["paper"].get("without", {})     # a profile: why there is none
+    assert profiles | set(without) == set(tables.PROFILES) and not profiles & set(without)
+    assert {name for name, method in rows.items() if name == method} <= set(printed.method) <= set(rows)
+    assert set(printed.dataset) <= set(table.blocks)
+    for block, part in printed.groupby("dataset"):
+        whole = set(table.settings(block))      # of a figure only what the text names is printed
+        some = table.transfer or "/table" not in ident
+        assert set(part.setting) in (whole, {"avg"}) or set(part.setting) < whole and some
+
+
+def claims():
+    """Every claim, with the printed numbers of its column by row."""
+    for paper, content in tables.papers().items():
+        printed = pd.read_csv(tables.PAPERS / f"{paper}.csv").query("metric == 'accuracy'")
+        printed = printed.set_index(["table", "dataset", "setting"])
+        for c in content.get("claims", []):
+            column = printed[printed.index == (c["table"], c["block"], c["setting"])]
+            yield f"{paper}/{c['table']}", c, dict(zip(column.method, column.value, strict=True))
+
+
+def test_claims_name_rows_blocks_and_settings_that_exist():
+    ids = [c["id"] for _, c, _ in claims()]
+    assert len(ids) == len(set(ids)) > 0
+    fields = {"id", "source", "says", "table", "block", "setting", "better", "than"}
+    for ident, c, _ in claims():
+        table = tables.load_table(ident)
+        assert c["setting"] in {*table.blocks[c["block"]]["columns"], "avg"}, c["id"]
+        assert {c["better"], *c["than"]} <= {r["name"] for r in table.rows}, c["id"]
+        assert c["better"] not in c["than"] and c["than"], c["id"]
+        assert fields <= set(c) <= fields | {"margin", "note"}, c["id"]
+
+
+def test_printed_margins_are_the_printed_numbers():
+    for _, c, printed in claims():
+        if "margin" in c:
+            assert printed[c["better"]] - max(printed[r] for r in c["than"]) == pytest.approx(c["margin"]), c["id"]
+
+
+def test_mini_stands_beside_nothing_printed():
+    table = tables.load_table(TABLE2)
+    assert not {b for b, content in table.blocks.items() if "mini" in content} & set(table.printed.dataset)
+    assert tables.shown_blocks(table, "mini") == ["mini"]
+    assert tables.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all"]
+
+
+def test_unknown_names():
+    with pytest.raises(UserError, match="did you mean 'i2pfl/table2'"):
+        tables.load_table("i2pfl/tabel2")
+    with pytest.raises(UserError, match="did you mean 'lite'"):
+        tables.load_table(TABLE2).runs("light")
+
+
+# reading
+
+ROUNDS = [{"acc": {"a": a, "b": b}, "val": {"a": v, "b": v}} for a, b, v in
+          [(10, 20, 1), (90, 10, 2), (30, 40, 9), (40, 50, 3), (50, 60, 4), (60, 30, 9), (20, 10, 5)]]
+
+
+@pytest.mark.parametrize("rule, a, b", [
+    ("last", 20, 10), ("last5", 40, 38), ("best-val", 30, 40), ("best-test", 50, 60)])
+def test_selection_by_hand(rule, a, b):
+    assert tables.select({"rounds": ROUNDS}, rule) == {"a": a, "b": b}
+
+
+def test_selection_of_few_rounds_and_without_validation():
+    assert tables.select({"rounds": ROUNDS[:2]}, "last5") == {"a": 50, "b": 15}
+    with pytest.raises(UserError, match="no validation split"):
+        tables.select({"rounds": [{"acc": {"a": 1}}]}, "best-val")
+    with pytest.raises(UserError, match="did you mean 'best-val'"):
+        tables.select({"rounds": ROUNDS}, "best_val")
+
+
+def test_an_unknown_selection_is_named_before_there_are_records(tmp_path):
+    with pytest.raises(UserError, match="unknown selection"):
+        tables.values(tables.load_table(TABLE2), "mini", tmp_path, "median")
+
+
+def test_interval_is_students():
+    sample = [57.1, 58.4, 56.9]
+    mean, half = interval(sample)
+    assert mean == pytest.approx(57.46666667)
+    low, high = stats.t.interval(0.95, 2, sum(sample) / 3, stats.sem(sample))
+    assert (mean - half, mean + half) == pytest.approx((low, high))
+    assert half == pytest.approx(4.302652730 * 0.8144527 / 3 ** 0.5, rel=1e-6)      # t and s worked out by hand
+    assert math.isnan(interval([1.0])[1]) and math.isnan(interval([])[0])
+
+
+def test_comparison_cell_by_cell(tmp_path):
+    table = tables.load_table(TABLE2)
+    fill(tmp_path, table.runs("lite"), lambda p: {"FedAvg": 50.0 + p.seed, "MOON": 60.0}.get(p.row))
+    cells = tables.compare(table, "lite", tmp_path).set_index(["block", "setting", "row"])
+    avg = cells.loc["office", "caltech", "FedAvg"]
+    assert (avg.printed, avg.ours, avg.n) == (64.91, 51.0, 3)
+    assert avg.difference == pytest.approx(51 - 64.91) and avg.half == pytest.approx(4.302652730 / 3 ** 0.5)
+    dslr = cells.loc["office", "dslr", "FedProx"]
+    assert math.isnan(dslr.ours) and dslr.n == 0 and dslr.printed == dslr.printed
+    assert len(cells) == 5 * 5 * len(table.rows)
+    one = tables.compare(table, "lite", tmp_path, seeds=[1]).set_index(["block", "setting", "row"])
+    assert one.loc["office", "avg", "FedAvg"].ours == 51 and one.loc["office", "avg", "FedAvg"].n == 1
+
+    wide = tables.wide(table, cells.reset_index(), "office")
+    assert list(wide.columns) == ["C", "A", "W", "D", "Avg", "n"]
+    assert list(wide.index) == [r["name"] for r in table.rows]
+    assert wide.loc["FedAvg", "C"] == "64.91 | 51.0 ± 2.5" and wide.loc["FedDyn", "C"].endswith(" | –")
+
+
+def test_a_record_of_another_profile_fills_no_cell(tmp_path):
+    table = tables.load_table(TABLE2)
+    fill(tmp_path, table.runs("paper"), lambda p: 99.0)
+    fill(tmp_path, table.runs("mini"), lambda p: 99.0)
+    assert tables.values(table, "lite", tmp_path).empty
+    cells = tables.compare(table, "mini", tmp_path)
+    assert set(cells[cells.n > 0].block) == {"mini"} and cells[cells.block == "mini"].printed.isna().all()
+
+
+def test_a_leave_one_out_table_reads_the_unseen_domain_and_averages_only_whole_rows(tmp_path):
+    table = tables.load_table("i2pfl/table3")
+    for i, p in enumerate(x for x in table.runs("mini", [0, 1]) if x.row == "FedAvg"):
+        if (p.seed, p.unseen) != (1, "street"):
+            record = a_record(p, 99.0)
+            record["rounds"][0]["unseen"] = {p.unseen: 10.0 * (i + 1)}
+            records.write_record(p.run.path(tmp_path), record)
+    found = tables.values(table, "mini", tmp_path).set_index(["setting", "seed"]).value
+    assert found.to_dict() == {("scans", 0): 10, ("blended", 0): 20, ("printed", 0): 30, ("street", 0): 40,
+                               ("scans", 1): 50, ("blended", 1): 60, ("printed", 1): 70, ("avg", 0): 25}
+    cells = tables.compare(table, "mini", tmp_path).set_index(["block", "setting", "row"])
+    assert cells.loc["mini", "avg", "FedAvg"].n == 1 and cells.loc["mini", "scans", "FedAvg"].ours == 30
+
+
+def test_a_row_is_read_at_the_time_it_says(tmp_path):
+    rows = [{"name": "FedAvg"}, {"name": "FedPer", "when": "after"}, {"name": "Local", "when": "after"}]
+    table = dataclasses.replace(tables.load_table(TABLE2), rows=rows)
+    for p in table.runs("mini"):
+        record = a_record(p, 10.0, rounds=2)
+        if p.row != "Local":        # a record of one time
+            record["rounds"][1]["after"] = dict.fromkeys(p.run.data.domains, 30.0)
+            record["rounds"][0]["after"] = dict.fromkeys(p.run.data.domains, 50.0)
+        records.write_record(p.run.path(tmp_path), record)
+
+    def ours(**how):
+        cells = tables.compare(table, "mini", tmp_path, **how)
+        return cells[(cells.block == "mini") & (cells.setting == "avg")].set_index("row").ours.to_dict()
+    assert ours(rule="last") == {"FedAvg": 10, "FedPer": 30, "Local": 10}
+    assert ours(rule="best-test") == {"FedAvg": 10, "FedPer": 50, "Local": 10}     # the round is chosen at that time
+    assert ours(rule="last", when="after") == {"FedAvg": 30, "FedPer": 30, "Local": 10}
+    assert ours(rule="last", when="before") == {"FedAvg": 10, "FedPer": 10, "Local": 10}
+
+
+def test_blocks_side_by_side(tmp_path):
+    table = tables.load_table(TABLE2)
+    fill(tmp_path, table.runs("mini"), lambda p: 50.0 if p.row == "FedAvg" else None)
+    shown = tables.side_by_side(table, tables.compare(table, "mini", tmp_path))
+    assert list(shown.index) == [r["name"] for r in table.rows]
+    mini = table.blocks["mini"]["title"]
+    assert shown.loc["FedAvg", mini] == "– | 50.0 ± 0.0" and shown.loc["FedProx", mini] == "– | –"
+    assert list(shown.columns) == [b["title"] for b in table.blocks.values()]
+    bare = dataclasses.replace(table, printed=table.printed[:0])
+    assert list(tables.side_by_side(bare, tables.compare(bare, "mini", tmp_path)).columns) == [mini]
+
+
+def test_a_variant_of_a_block_stands_beside_the_papers_numbers(tmp_path):
+    cells = tables.compare(tables.load_table(TABLE2), "lite", tmp_path).set_index(["block", "setting", "row"])
+    assert cells.loc["pacs_all", "avg", "FedAvg"].printed == cells.loc["pacs", "avg", "FedAvg"].printed == 77.43
+
+
+def test_a_row_overrides_its_methods_settings_and_those_of_the_block():
+    settings = {(p.row, p.block): p.run.settings for p in tables.load_table("i2pfl/table4").runs("paper", [0])}
+    assert [settings["full", b]["lam_intra"] for b in ("digits", "office", "pacs")] == [10, 10, 2]
+    assert [settings["full", b]["tau"] for b in ("digits", "office", "pacs")] == [0.07, 0.02, 0.04]
+    assert {settings["w/o APA", b]["lam_intra"] for b in ("digits", "office", "pacs")} == {0}
+    equal = tables.load_table("i2pfl/table7").runs("paper", [0])
+    assert {p.block: p.run.data.clients for p in equal} == {"digits": (5,) * 4, "office": (3,) * 4, "pacs": (3,) * 4}
+
+
+# verdicts
+
+CLAIM = {"block": "b", "setting": "avg", "better": "new", "than": ["x", "y"]}
+
+
+def lines(**rows):
+    return pd.DataFrame([("b", "avg", row, seed, v) for row, of in rows.items() for seed, v in enumerate(of)],
+                        columns=["block", "setting", "row", "seed", "value"])
+
+
+@pytest.mark.parametrize("rows, verdict, evidence", [
+    ({"new": [60, 61, 62], "x": [50, 51, 53], "y": [1, 2, 3]}, "reproduced", "+9.67 ± 1.43 points over x, n = 3"),
+    # paired by seed: the rows overlap, but the better one leads by 1.0 to 1.2 on every seed
+    ({"new": [50, 60, 70], "x": [49, 58.9, 68.8], "y": [1, 11, 21]}, "reproduced", "+1.10 ± 0.25 points over x, n = 3"),
+    ({"new": [60, 61, 62], "x": [50, 66, 53], "y": [1, 2, 3]}, "partly", "+4.67 ± 20.83 points over x, n = 3"),
+    ({"new": [60, 61, 62], "x": [1, 1, 1], "y": [70, 60, 61]}, "not reproduced", "-2.67 ± 15.78 points over y, n = 3"),
+    ({"new": [60, 61], "x": [60, 61], "y": [1, 2]}, "not reproduced", "+0.00 ± 0.00 points over x, n = 2"),
+    ({"new": [60, 61], "x": [50, 51]}, "not run", "no records of y"),
+    ({"new": [60], "x": [50, 51], "y": [1, 2]}, "not run", "fewer than two seeds in common"),
+    ({}, "not run", "no records of new, x, y")])
+def test_verdicts(rows, verdict, evidence):
+    elsewhere = lines(new=[0, 0], x=[99, 99], y=[99, 99]).assign(block="other")     # must not matter
+    assert judge(CLAIM, pd.concat([lines(**rows), elsewhere])) == {"verdict": verdict, "evidence": evidence}
+
+
+def test_verdicts_of_a_table_come_from_its_records(tmp_path):
+    table = tables.load_table(TABLE2)
+    fill(tmp_path, table.runs("paper"), lambda p: 80.0 + p.seed if p.row == "MOON" else 70.0)
+    judged = judge_claims(table, "paper", tmp_path).set_index("id")
+    assert judged.loc["table2-pacs-best"].verdict == "not reproduced"
+    assert judged.loc["table2-pacs-contrastive-moon"].verdict == "reproduced"
+    assert set(judge_claims(table, "lite", tmp_path).verdict) == {"not run"}
+
+
+def test_every_claim_is_judged_once_by_the_strongest_profile_that_decides_it(tmp_path):
+    every = judge_all(tmp_path)
+    assert list(every.id) == [c["id"] for ident in tables.idents() for c in tables.load_table(ident).claims]
+    assert set(every.verdict) == {"not run"} and set(every.profile) == {""}
+
+    table = tables.load_table(TABLE2)
+    fill(tmp_path, table.runs("lite"), lambda p: 80.0 + p.seed if p.row == "MOON" else 70.0)
+    lite = judge_all(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
+    assert (lite.profile, lite.verdict, lite.paper, lite.table) == ("lite", "reproduced", "i2pfl", "table2")
+    fill(tmp_path, table.runs("paper"), lambda p: 60.0 if p.row == "MOON" else 70.0)
+    every = judge_all(tmp_path).set_index("id")
+    paper = every.loc["table2-pacs-contrastive-moon"]
+    assert (paper.profile, paper.verdict, paper.evidence[:6]) == ("paper", "not reproduced", "-10.00")
+    assert every.loc["table3-pacs-best"].profile == ""      # of a table that has no records
+
+
+def test_the_readme_shows_what_the_records_give():
+    """`python book/readme.py` writes its table."""
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "book" / "readme.py")
+    readme = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme)
+    text = (ROOT / "README.md").read_text()
+    assert "<!-- results -->" in text and readme.renewed(text) == text

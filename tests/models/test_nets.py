@@ -1,0 +1,42 @@
+"""The nets for images: published numbers of parameters, torchvision's own, seeds."""
+
+import pytest
+import torch
+
+from fedlib.core import seeds
+from fedlib.models.nets import Arch, build
+
+
+@pytest.mark.parametrize("net, classes, shape, count", [
+    ("resnet10", 10, (3, 32, 32), 4_903_242), ("resnet18", 7, (3, 64, 64), 11_180_103),
+    ("cnn4", 10, (1, 28, 28), 582_026), ("cnn4", 10, (3, 32, 32), 878_538)])
+def test_parameter_counts(net, classes, shape, count):
+    net = build(Arch(net), classes, shape, 0)
+    assert sum(p.numel() for p in net.parameters()) == count
+    assert net.eval()(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+def test_resnet50_features():
+    with torch.device("meta"):
+        assert sum(p.numel() for p in build(Arch("resnet50"), 7, (3, 64, 64), 0).body.parameters()) == 23_508_032
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_resnets_are_torchvisions_but_for_the_heads_name(name):
+    models = pytest.importorskip("torchvision").models
+    published = models.get_model(name, weights=None, num_classes=7)
+    state = {"head." + k[3:] if k.startswith("fc.") else "body." + k: v for k, v in published.state_dict().items()}
+    ours = build(Arch(name), 7, (3, 64, 64), 0)
+    assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in state.items()}
+    ours.load_state_dict(state)
+    x = torch.randn(2, 3, 64, 64, generator=seeds.generator("images"))
+    for train_mode in (True, False):        # the first pass moves the running statistics that the second one uses
+        torch.testing.assert_close(ours.train(train_mode)(x), published.train(train_mode)(x))
+
+
+def test_a_net_depends_on_its_seed_only():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, again, other = (build(Arch("cnn4", 4), 10, (3, 28, 28), s).head.weight for s in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)

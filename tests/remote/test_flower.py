@@ -1,0 +1,522 @@
+"""Across machines: the same numbers as in one process, over real Flower processes on the loopback interface.
+
+The commands are those of the page "From the notebook to real machines", with other addresses. Every process is
+started in a group of its own and ended by its id.
+"""
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import METHOD_NAMES, ROOT, numbers, quiet, result, small_run
+from safetensors.torch import save
+from slurm_host import free_ports
+
+pytest.importorskip("flwr", reason="needs the extra flower")
+
+from fedlib import cli
+from fedlib.core import params
+from fedlib.core.errors import UserError
+from fedlib.datasets import feature_cache, prepare
+from fedlib.datasets.partition import federate
+from fedlib.engine import loop, records
+from fedlib.engine.run import run_in_words
+from fedlib.engine.worker import Worker, Workers, initial_net
+from fedlib.remote import flower, wire
+
+PAGE = ROOT / "notebooks/use/machines.ipynb"
+DOMAINS = ("scans", "blended", "printed", "street")
+
+
+# all nodes in this process: no network, every method
+
+class Grid:
+    """Stands where Flower's grid stands; a message waits for a node that is dead until it lives."""
+
+    def __init__(self, nodes: dict):
+        self.nodes, self.sent, self.dead = nodes, {}, set()
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        for m in messages:
+            m.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
+            self.sent[m.metadata.message_id] = m
+        return [m.metadata.message_id for m in messages]
+
+    def answer(self, message, context):
+        return flower.answer(message, context)
+
+    def pull_messages(self, ids):
+        alive = [m for m in map(self.sent.get, ids) if m.metadata.dst_node_id not in self.dead]
+        return [self.answer(m, types.SimpleNamespace(run_config={}, node_config=self.nodes[m.metadata.dst_node_id]))
+                for m in alive]
+
+    def send_and_receive(self, messages, timeout):
+        return self.pull_messages(self.push_messages(messages))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """run -> (its Nodes in this process, a folder); `kind` is the grid's class."""
+    def make(run, kind=Grid, **config):
+        monkeypatch.setattr(flower, "planned", lambda config: run)
+        nodes = {d: {"domain": d, "state": str(tmp_path / d), **config.get(d, {})} for d in DOMAINS}
+        grid = kind(dict(enumerate(nodes.values(), 10)))
+        return flower.Nodes(grid, run, 2.0), tmp_path
+    return make
+
+
+def run_of(name, **protocol):
+    return small_run(name, data={"clients": ()}, **protocol)
+
+
+def trained(nodes, run, folder):
+    return records.read_record(loop.train(run, folder, workers=nodes, federation=nodes.gather()))
+
+
+def comparable(record):
+    return [{k: v for k, v in r.items() if k not in ("wire", "absent")} for r in numbers(record)]
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_gives_the_numbers_of_one_process(name, here):
+    run = run_of(name)
+    nodes, folder = here(run)
+    there = trained(nodes, run, folder / "there")
+    assert comparable(there) == result(run, folder / "alone")
+    assert there["made"]["transport"].startswith("flower ")
+    assert not any("absent" in r for r in there["rounds"])
+    assert all(c.train.x.device.type == "meta" for c in (n.client for n in nodes))      # the server has no samples
+
+
+def test_partial_participation_and_states_of_several_rounds(here):
+    run = run_of("SCAFFOLD", rounds=4, participation=0.5)
+    nodes, folder = here(run)
+    there = trained(nodes, run, folder / "there")
+    assert comparable(there) == result(run, folder / "alone")
+    assert all(len(list((folder / d).glob("*/*.safetensors"))) <= 2 for d in DOMAINS)
+
+
+class Faulty(Grid):
+    """printed sends something else in its first training."""
+
+    def answer(self, message, context):
+        reply, verb = super().answer(message, context), message.metadata.message_type
+        if verb == "train" and context.node_config["domain"] == "printed" and message.metadata.group_id == "1":
+            about, block = flower.opened(reply)
+            reply.content = flower.content(about, self.change(block))
+        return reply
+
+    def change(self, block):
+        return block
+
+
+def flipped(name, change):
+    """A change of one entry of a block."""
+    def change_block(self, block):
+        flat = wire.load(block)
+        flat[name] = change(flat[name])
+        return save(flat)
+    return change_block
+
+
+FAULTS = {
+    "not finite": flipped("params/head.bias", lambda t: t * float("nan")),
+    "float32 (3,)": flipped("params/head.bias", lambda t: t[:3].clone()),
+    "float64": flipped("params/head.bias", lambda t: t.double()),
+    "within": flipped("n", lambda t: t * 1000),
+    "unknown entry 'more'": lambda self, block: save(wire.load(block) | {"more": torch.ones(1)}),
+    "larger than any": lambda self, block: block + bytes(10 ** 7),
+    "not a safetensors block": lambda self, block: block[:-1],
+    "lacks the entry 'n'": lambda self, block: save({k: v for k, v in wire.load(block).items() if k != "n"}),
+}
+
+
+@pytest.mark.parametrize("said", FAULTS)
+def test_a_garbled_message_is_refused_in_one_line_and_the_round_goes_on(said, here, caplog):
+    run = run_of("FedAvg")
+
+    class Garbled(Faulty):
+        change = FAULTS[said]
+
+    nodes, folder = here(run, Garbled)
+    record = trained(nodes, run, folder / "there")
+    assert list(record["rounds"][0]["absent"]) == ["train"] and "absent" not in record["rounds"][1]
+    (domain, why), = record["rounds"][0]["absent"]["train"].items()
+    assert domain == "printed" and said in why and "\n" not in why
+    assert comparable(record) == without(run, folder / "alone", {(0, "printed")})
+
+
+def without(run, folder, absent):
+    """The rounds of a run in this process in which some clients' trainings (round, domain) do not arrive."""
+    federation = federate(run.data, run.seed)
+
+    class Lossy(Workers):
+        def train(self, places, messages, number):
+            kept = [w.kept() for w in self]
+            kept = [params.unflatten({k: v.clone() for k, v in params.flatten(s).items()}) for s in kept]
+            ends = [super(Lossy, self).train([i], [m], number)[0] for i, m in zip(places, messages)]
+            for k, i in enumerate(places):
+                if (number, self[i].client.domain) in absent:
+                    ends[k] = None
+                    self[i].restore(kept[i])
+            return ends
+
+    workers = Lossy(Worker(run, c, initial_net(run, federation)) for c in federation.clients)
+    return result(run, folder, workers=workers, federation=federation)
+
+
+def test_other_classes_or_shapes_are_turned_away_and_the_others_go_on(here, caplog):
+    run = run_of("FedAvg")
+    nodes, folder = here(run, blended={"data": "mini_digits", "domain": "nowhere"})
+    hello = flower.Place.hello
+    odd = {"street": {"classes": list("abc")}, "printed": {"shape": [3, 9, 9]}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flower.Place, "hello", lambda self: hello(self) | odd.get(self.client.domain, {}))
+        nodes.grid.nodes[14] = {"domain": "scans", "state": str(folder / "second")}
+        record = trained(nodes, run, folder / "there")
+    assert all(set(r["acc"]) == {"scans"} for r in record["rounds"])
+    assert set(record["rounds"][0]["absent"]["train"]) == {"blended", "printed", "street"}
+
+
+def test_a_node_that_is_silent_costs_one_wait_and_comes_back(here):
+    run = run_of("FedBN", rounds=4)
+    nodes, folder = here(run)
+    beat = []
+
+    def say(event):
+        nodes.grid.dead = {13} if event["round"] == 1 else set()
+        if event["round"] == 2:      # it says who it is only when it is asked again
+            beat.append(nodes[3].address)
+
+    record = records.read_record(loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=say))
+    assert beat == [None]
+    assert record["rounds"][1]["absent"] == {"train": {"street": "no answer in 2 s"},
+                                             "evaluate": {"street": "not connected"}}
+    assert [sorted(r.get("absent", {})) for r in record["rounds"]] == [[], ["evaluate", "train"], [], []]
+    alone = without(run, folder / "alone", {(1, "street")})
+    for ours, theirs in zip(comparable(record), alone, strict=True):
+        assert all(theirs["acc"][d] == v for d, v in ours["acc"].items())
+
+
+def test_a_server_that_was_stopped_continues_from_its_checkpoint(here):
+    run = run_of("FedBN", rounds=3)
+    nodes, folder = here(run)
+
+    class Stop(Exception):
+        pass
+
+    def stop(event):
+        raise Stop
+
+    for _ in range(2):
+        with pytest.raises(Stop):
+            loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(), say=stop)
+        nodes = flower.Nodes(nodes.grid, run, 2.0)      # a new process knows nothing
+    record = trained(nodes, run, folder / "there")
+    assert comparable(record) == result(run, folder / "alone")
+
+
+def test_a_node_without_its_state_does_not_start_afresh(here, caplog):
+    run = run_of("FedBN", rounds=3)
+    nodes, folder = here(run)
+    record = records.read_record(loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(),
+                                      say=lambda event: shutil.rmtree(folder / "street", ignore_errors=True)))
+    assert set(record["rounds"][1]["absent"]["train"]) == {"street"}
+    assert "own log" in record["rounds"][1]["absent"]["train"]["street"]
+
+
+def test_the_server_learns_nothing_of_what_went_wrong_in_a_node(here, monkeypatch):
+    run = run_of("FedAvg")
+    nodes, folder = here(run)
+    monkeypatch.setattr(Worker, "end", lambda self: 1 / 0 if self.client.domain == "street" else end(self))
+    record = trained(nodes, run, folder / "there")
+    assert "division" not in json.dumps(record)
+    assert set(record["rounds"][0]["absent"]["train"]) == {"street"}
+
+
+end = Worker.end
+
+
+@pytest.mark.parametrize("setting", ["clients=2,1,1,1", "unseen=street", "mixed=0.2", "cross=true"])
+def test_what_one_domain_a_machine_cannot_have_is_said(setting):
+    config = {"method": "FedAvg", "data": "mini_digits", "rounds": 2, "seed": 0, "set": setting}
+    with pytest.raises(UserError, match=setting.partition("=")[0]):
+        flower.planned(config)
+
+
+@pytest.mark.parametrize("hello", [
+    {"train": -1}, {"train": 10 ** 12}, {"train": "5"}, {"classes": "abc"}, {"classes": [1, 2]}, {"shape": []},
+    {"shape": [10 ** 8, 10 ** 8]}, {"domain": "elsewhere"}, {"data": None}])
+def test_a_greeting_that_cannot_be_is_refused(hello):
+    whole = {"domain": "scans", "classes": ["a", "b"], "shape": [3, 8, 8], "words": 0, "train": 5, "test": 5, "val": 0,
+             "data": "", "held": ""}
+
+    def reply(said):
+        asked = flower.Message(flower.content({}, b""), dst_node_id=2, message_type="query")
+        return flower.Message(flower.content(said, b""), reply_to=asked)
+
+    assert flower.greeting(reply(whole), ["scans"]) == whole
+    with pytest.raises(UserError):
+        flower.greeting(reply(whole | hello), ["scans"])
+
+
+# real processes
+
+
+def commands(name: str, **swaps) -> str:
+    """The text of a block of the page, with other words in the place of some."""
+    text = "".join(line for cell in json.loads(PAGE.read_text())["cells"] for line in [*cell["source"], "\n"])
+    block = text.split(f":name: {name}\n")[1].split("```")[0].strip().replace("\\\n", " ")
+    for old, new in swaps.items():
+        assert old in block, f"the page's {name} has no {old}"
+        block = block.replace(old, str(new))
+    return block
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Machines:
+    """A server and its nodes, each with a folder of its own below `folder`: TLS, and nodes with registered keys."""
+
+    patience = 240.0    # seconds for an answer; shorter where six runs at once have shown how fast this machine is
+
+    def __init__(self, folder: Path):
+        self.folder, self.running = folder, {}
+        self.fleet, self.control, self.server = free_ports(3)
+        self.own = dict(zip([*DOMAINS, "stranger"], free_ports(5)))
+        for name in ("server", *self.own):
+            (folder / name).mkdir(parents=True)
+        home = folder / "server/home"
+        home.mkdir()
+        self.do("server", commands("cmd-certificate", **{"server.example.org": "localhost"}))
+        for name in self.own:
+            shutil.copy(folder / "server/server.crt", folder / name)
+            self.do(name, commands("cmd-key"))
+        text = commands("cmd-config", **{"9093": self.control, "/etc/fedlib": folder / "server"})
+        (home / "config.toml").write_text(text)
+        self.link()
+        for name in DOMAINS:
+            key = folder / name / "node.key.pub"
+            self.do("server", commands("cmd-register", **{"node.key.pub": key}), tries=20)
+            self.node(name)
+
+    def environment(self, name: str) -> dict:
+        here = str(Path(sys.executable).parent)
+        return os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(self.folder / name / "home"),
+                             "PATH": f"{here}:{os.environ['PATH']}", "FEDLIB_DATA": str(prepare.folder()),
+                             "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def do(self, name: str, command: str, tries: int = 1) -> str:
+        """A command that ends."""
+        for _ in range(tries):
+            done = subprocess.run(shlex.split(command), cwd=self.folder / name, env=self.environment(name),
+                                  capture_output=True, text=True, timeout=600)
+            if not done.returncode:
+                return done.stdout
+            time.sleep(1)
+        raise AssertionError(f"{command}: {done.stdout} {done.stderr}")
+
+    def start(self, name: str, command: str):
+        """A command that goes on, in a process group of its own; its output is in <name>/log."""
+        log = open(self.folder / name / "log", "a")
+        self.running[name] = subprocess.Popen(shlex.split(command), cwd=self.folder / name, stdout=log, stderr=log,
+                                              env=self.environment(name), start_new_session=True)
+        log.close()
+
+    def link(self):
+        """Start the SuperLink, and wait for its database: two first calls at once would both make it, and break it."""
+        self.start("server", commands("cmd-superlink", **{
+            "0.0.0.0:9092": f"127.0.0.1:{self.fleet}", "9093": self.control, "9091": self.server}))
+        self.wait(lambda: all(listens(port) for port in (self.fleet, self.control, self.server)) and self.database())
+
+    def database(self) -> bool:
+        with contextlib.closing(sqlite3.connect(self.folder / "server/superlink.db")) as base:
+            try:
+                return bool(base.execute("select * from alembic_version").fetchall())
+            except sqlite3.OperationalError:
+                return False
+
+    def node(self, name: str, domain: str | None = None, again: bool = True):
+        """again: as a service manager does; a server that starts may end a node, or refuse one that was killed."""
+        command = commands("cmd-supernode", **{
+            "server.example.org:9092": f"localhost:{self.fleet}", "9094": self.own[name], "scans": domain or name,
+            "/var/lib/fedlib": self.folder / name / "state"})
+        self.start(name, shlex.join(["sh", "-c", f"until {command}; do sleep 3; done"]) if again else command)
+
+    def said(self, name: str) -> str:
+        return (self.folder / name / "log").read_text()
+
+    def app(self, words: str, out: str = "app"):
+        start = commands("cmd-app").split()
+        assert start[:2] == ["fedlib", "flower"]
+        assert cli.call([start[1], *words.split(), "--out", self.folder / "server" / out]) == 0
+
+    def run(self, app: str = "app"):
+        return self.do("server", commands("cmd-run", **{"app ": f"{app} ", " --stream": ""}), tries=10)
+
+    def wait(self, done, seconds: float = 600):
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                pytest.fail("\n".join(f"{n}: ... {self.said(n)[-500:]}" for n in self.running))
+            time.sleep(0.5)
+
+    def kill(self, name: str, how=signal.SIGKILL):
+        """End a process and those that it started, by its id; they watch their parents, and follow."""
+        process = self.running.pop(name)
+        for signal_ in (how, signal.SIGKILL):       # the second for what is slow to go
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal_)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+
+    def close(self):
+        for name in list(self.running):
+            self.kill(name, signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    prepare.load_set("mini_digits")
+    made = Machines(tmp_path_factory.mktemp("machines"))
+    yield made
+    made.close()
+
+
+BASE = "--data mini_digits --rounds 2 --timeout 240 --set fraction=0.05 --set batch=16 --set lr=0.05"
+NET = f"{BASE} --set net=resnet10 --set width=4"
+# Two of them test in a message of its own, in one round; the others with training, in two.
+RUNS = {"FedAvg": NET, "MPFT": f"{BASE} --set net=adapter --set encoder=mini_clip"}
+RUNS = {name: words.replace("--rounds 2", "--rounds 1") for name, words in RUNS.items()}
+RUNS |= dict.fromkeys(["FedBN", "FedProto", "I2PFL", "FedPall"], f"{NET} --set evaluate=after")
+
+
+def planned(words: str):
+    """The run of a command's words."""
+    name, *rest = words.split()
+    pairs = list(zip(rest[::2], rest[1::2], strict=True))
+    options = dict(pairs)
+    return run_in_words(name, options["--data"], options["--rounds"], 0, [v for k, v in pairs if k == "--set"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, tmp_path):
+    feature_cache.ensure_features("mini_digits", None, "mini_clip", say=quiet)
+    federation = machines
+    federation.node("stranger", "scans", again=False)        # its key is not registered
+    paths = {name: planned(f"{name} {words}").path(federation.folder / "server/runs") for name, words in RUNS.items()}
+    for name, words in RUNS.items():        # all at once: most of their time is waiting for Flower's next question
+        federation.app(f"{name} {words}", name)
+        federation.run(name)
+    runs = {name: planned(f"{name} {words}") for name, words in RUNS.items()}
+    alone = {name: records.read_record(loop.train(run, tmp_path)) for name, run in runs.items()}
+    federation.wait(lambda: all(p.exists() for p in paths.values()))
+    for name, path in paths.items():        # a server that is busy may lose a node, which comes back: then once more
+        if any("absent" in r for r in records.read_record(path)["rounds"]):
+            path.unlink()
+            federation.run(name)
+            federation.wait(path.exists)
+    slowest = 0.0
+    for name, path in paths.items():
+        ours, theirs = records.read_record(path), alone[name]
+        assert ours["run"] == theirs["run"] and ours["made"]["transport"].startswith("flower")
+        for r, s in zip(ours["rounds"], theirs["rounds"], strict=True):
+            assert "absent" not in r, (name, r["absent"])
+            slowest = max(slowest, r["seconds"])
+            assert r["acc"] == pytest.approx(s["acc"], abs=1e-5) and r["loss"] == pytest.approx(s["loss"], abs=1e-5)
+            assert (r["bytes_up"], r["bytes_down"]) == (s["bytes_up"], s["bytes_down"])
+            for way in ("up", "down"):          # 8 bytes and a header for each of the four messages
+                extra = r["wire"][way] - r[f"bytes_{way}"]
+                assert 4 * 10 <= extra <= 4 * (16 + 120 * 60), (name, way, extra)
+    federation.patience = min(federation.patience, max(20.0, 3 * slowest))
+    federation.wait(lambda: federation.running["stranger"].poll() is not None)
+    assert not (federation.folder / "stranger/state").exists()
+    assert "No SuperNode found with the given public key" in federation.said("stranger")
+
+
+GARBLED = """from fedlib.remote import flower
+from fedlib.remote.flower import client, server
+
+__all__ = ["client", "server"]
+honest = flower.Place.answer
+
+
+def answer(self, verb, asked, block):
+    said, up = honest(self, verb, asked, block)
+    if verb == "train" and asked["round"] == 0 and self.client.domain == "printed":
+        up = up[:-4] + b"\\xff" * 4
+    return said, up
+
+
+flower.Place.answer = answer
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_garbled_message_a_killed_node_and_a_killed_server_lose_nothing(machines, tmp_path):
+    federation = machines
+    words = f"FedBN {NET} --set evaluate=after".replace("--timeout 240", f"--timeout {federation.patience:.0f}")
+    federation.app(words)
+    (federation.folder / "server/app/app.py").write_text(GARBLED)
+    path = planned(words).path(federation.folder / "server/runs")
+    path.unlink(missing_ok=True)        # the same run stands there from the six
+    partial, received = path.with_suffix(".partial"), "Receiving: train message"
+    before = federation.said("street").count(received)
+    federation.run()
+    federation.wait(lambda: federation.said("street").count(received) > before)
+    federation.kill("street")           # with the first round's message in its hands
+    federation.wait(partial.exists)
+    federation.kill("server")           # after the first round
+    federation.node("street")
+    federation.link()
+    late = words.replace(f"--timeout {federation.patience:.0f}", "--timeout 240")       # nodes may come back late
+    federation.app(late, "again")
+    federation.run("again")
+    federation.wait(path.exists)
+    record = records.read_record(path)
+    first, second = record["rounds"]
+    assert set(first["absent"]["train"]) == {"printed", "street"}
+    assert "not finite" in first["absent"]["train"]["printed"]
+    assert "absent" not in second, second["absent"]
+    alone = without(planned(words), tmp_path, {(0, "printed"), (0, "street")})
+    for ours, theirs in zip(comparable(record), alone, strict=True):
+        assert ours["acc"] == pytest.approx({d: theirs["acc"][d] for d in ours["acc"]}, abs=1e-5)
+    # Flower's words for a node that is refused, and for a heartbeat that is, are the only ones of the kind
+    for name in ("server", *DOMAINS):
+        said = federation.said(name)
+        refused = said.count("RuntimeError: generator didn't yield") + said.count("in send_node_heartbeat")
+        assert said.count("Traceback") == refused, said[-2000:]
+
+
+@pytest.mark.parametrize("ends, code, said", [
+    ("threading.Thread(target=lambda: 1 / 0).start() or time.sleep(1000)", 1, "ZeroDivisionError"),
+    ("None", 2, "start the node again")])
+def test_a_node_that_hears_no_more_ends_by_an_error(ends, code, said, tmp_path):
+    """As when its heartbeat has died, or Flower's node has returned: its service manager starts it again."""
+    words = f"""import threading, time
+from fedlib import cli
+from fedlib.remote import node
+node.flower_supernode = lambda: {ends}
+raise SystemExit(cli.call(["node", "--port", "1"]))"""
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=200, cwd=tmp_path,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == code and said in done.stderr

@@ -1,0 +1,93 @@
+"""What FedDEAP's pages say of the committed records, once more from the files."""
+import pandas as pd
+import pytest
+import torch
+
+from fedlib import Page
+from fedlib.experiments import tables
+from fedlib.report import feddeap
+
+SEEDS = [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return Page("feddeap/table1", "mini", SEEDS)
+
+
+def test_minis_table_2_is_table_1_without_clip_zs(page):
+    eyes = tables.load_table("feddeap/table2")
+    one, two = ({(q.row, q.seed): q.run.digest for q in t.runs("mini", SEEDS)} for t in (page.table, eyes))
+    assert two.items() <= one.items() and {r for r, _ in one.keys() - two.keys()} == {"CLIP-zs"}
+
+
+def test_a_mean_of_table_1_is_that_of_the_records_last_rounds(page):
+    last = [r["rounds"][-1]["acc"] for q, r in page.found if q.row == "PromptFL"]
+    cell = page.averages.set_index("row").loc["PromptFL"]
+    assert cell.n == len(last) == len(SEEDS)
+    assert cell.ours == pytest.approx(sum(sum(acc.values()) / len(acc) for acc in last) / len(last))
+
+
+def test_the_controls_are_the_rows_that_the_paper_does_not_have(page):
+    printed = set(page.table.printed.method)
+    assert [r for r in page.rows if r not in printed] == ["PromptFL, 32 tokens", "PromptFL, tuned",
+                                                          "FedDEAP, as released"]
+
+
+def test_sketch_in_whole_images():
+    """Exercise 1: 779 and 726 of 788 images, 53 of all 2007; a quarter of 6.73 points in the mean."""
+    sizes = feddeap.TEST_IMAGES["pacs"]
+    assert (round(7.88 * 98.86), round(7.88 * 92.13), sum(sizes.values())) == (779, 726, 2007)
+    assert round(100 * 53 / 2007, 1) == 2.6 and round((98.86 - 92.13) / 4, 1) == 1.7
+
+
+# Tables 3 and 5, Figure 6
+
+def test_tables_and_figure_share_the_runs_that_are_the_same():
+    loaded = [tables.load_table(f"feddeap/{name}") for name in ("table3", "table5", "figure6")]
+    one, two, three = ({q.row: q.run.digest for q in t.runs("mini", [0])} for t in loaded)
+    assert three["lam1=0, lam2=1"] == one["w/o Semantic Align."]
+    assert three["lam1=1, lam2=0"] == one["w/o Domain Align."]
+    assert three["lam1=1, lam2=1"] == one["FedDEAP"] == two["local 16, global 16"]
+
+
+def test_as_released_alignments_send_nothing_and_the_own_prompt_gets_its_gradient_twice():
+    pytest.importorskip("open_clip")
+    paper, released, none = (feddeap.gradient(feddeap.begun(**how).workers[0], 8) for how in (
+        {}, {"mode": "as_released"}, {"mode": "as_released", "lam1": 0.0, "lam2": 0.0}))
+    assert all(torch.equal(released[k], none[k]) for k in released) and not torch.equal(paper["P_G"], none["P_G"])
+    plain = feddeap.gradient(feddeap.begun(lam1=0.0, lam2=0.0).workers[0], 8)
+    torch.testing.assert_close(released["P_D"], 2 * plain["P_D"])
+    torch.testing.assert_close(released["P_G"], plain["P_G"])
+
+
+def test_lengths_of_gradients_by_client_part_mode_and_loss():
+    pytest.importorskip("open_clip")
+    found = feddeap.lengths()
+    assert found.shape == (16, 6) and list(found.index.unique("client")) == ["scans", "blended", "printed", "street"]
+    assert found["as_released"][["L_sem", "L_dom"]].eq(0).all().all()
+    paper = found["paper"].swaplevel().sort_index()
+    assert (paper.L_sem["P_G"] > 0).all() and (paper.L_dom["P_D"] > 0).all()
+    assert paper.L_sem.drop("P_G").eq(0).all() and paper.L_dom.drop("P_D").eq(0).all()
+
+
+# Figure 3
+
+def test_the_lead_of_the_diagonal_by_hand():
+    a = pd.DataFrame([[90.0, 20.0, 30.0], [60.0, 80.0, 40.0], [50.0, 30.0, 70.0]], list("xyz"), list("xyz"))
+    assert feddeap.lead(a).to_dict() == {"x": 35, "y": 55, "z": 35}
+    assert feddeap.elsewhere(a) == pytest.approx(230 / 6)
+    assert feddeap.lead(a).mean() == pytest.approx(80 - 230 / 6)    # by columns or over all cells: the same number
+    frame = feddeap.leads({("b", "FedDEAP"): {0: a, 1: a + 1}})
+    assert frame.loc[("b", "FedDEAP", "all"), 1] == pytest.approx(feddeap.lead(a).mean()) and frame.shape == (4, 2)
+    assert feddeap.leads({}).empty and feddeap.heat({}, "b", "FedDEAP") is None
+
+
+def test_the_diagonal_of_a_map_is_the_records_accuracy():
+    figure = Page("feddeap/figure3", "mini", SEEDS)
+    maps = feddeap.maps(figure)
+    assert set(maps) == {("mini", row) for row in figure.rows} and not len(figure.table.printed)
+    for planned, record in figure.found:
+        frame = maps[planned.block, planned.row][planned.seed]
+        assert frame.notna().all().all() and frame.stack().between(0, 100).all()
+        assert all(abs(frame.loc[d, d] - acc) < 1e-3 for d, acc in record["rounds"][-1]["acc"].items())

@@ -1,0 +1,99 @@
+"""What I2PFL's pages say, once more from the printed numbers, the plans and the records."""
+import pytest
+
+from fedlib import Page
+from fedlib.engine import records
+from fedlib.experiments import tables
+from fedlib.report import i2pfl, printed, text
+
+EVERY = printed.of_paper("i2pfl")
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {k: Page(f"i2pfl/table{k}", "lite", [0, 1, 2]) for k in (4, 5)}
+
+
+def last5(run, results) -> float:
+    """The average accuracy of a run over its last five rounds, from the file."""
+    rounds = records.read_record(run.path(results))["rounds"][-5:]
+    return sum(sum(r["acc"].values()) / len(r["acc"]) for r in rounds) / 5
+
+
+def test_all_that_the_paper_prints():
+    assert EVERY.count().sum() == 585 and EVERY.index.unique("table").size == 6
+    assert EVERY.loc["table2"].loc["office"].dslr["I2PFL"] == 66.0
+
+
+def test_most_entries_are_five_rounds_of_one_run():
+    images = {"caltech": 224, "amazon": 190, "webcam": 58, "dslr": 30}
+    office = EVERY.xs("office", level="dataset")
+    fit = {t: sum(printed.fits(v, 5 * n) for s, n in images.items() for v in office.loc[t][s])
+           for t in office.index.unique("table")}
+    assert fit == {"table2": 34, "table3": 3, "table4": 15, "table5": 9, "table6": 9, "table7": 36}
+    assert printed.chance(150, 30, 90) == pytest.approx(90 / 6000) and printed.chance(4, 0, 100, digits=0) == 0.04
+
+
+def test_six_averages_are_not_those_of_their_domains():
+    off = printed.wrong_means(EVERY, slack=0.00501)
+    assert len(off) == 6 and (off.printed - off["mean"]).abs().max() == pytest.approx(0.7)
+
+
+def test_more_clients_train_on_a_larger_share():
+    shares, changes = i2pfl.shares(), i2pfl.changes()
+    assert shares.loc["PACS", "sketch"].tolist() == [4, 3, 1.0, pytest.approx(0.9)]     # 4 x 30 % is all
+    assert shares.loc["Digits", "syn"].tolist() == [7, 5, pytest.approx(0.07), pytest.approx(0.05)]
+    assert changes.loc["Digits", "avg"].tolist()[3] == 0 and changes.loc["PACS", "cartoon"].tolist()[3] == 9
+    assert round(changes.loc["PACS", "cartoon"].change, 1) == 19.6
+
+
+def test_what_the_tables_say_against_the_text():
+    leads = i2pfl.leads("table2").loc["PACS"]
+    assert leads["second best"] == "FedPLVM" and round(leads["ahead of it"], 2) == 0.45
+    said = i2pfl.contradicted()["the table says"].tolist()
+    assert said[0] == "On SYN it is number 4 of 9, 1.17 points below FedPLVM." and "in 1 of 4" in said[1]
+    assert "Office-10 2.86 over averaging, 1.00 over clustering" in said[3] and "68.00 against 66.00" in said[4]
+
+
+def test_tables_4_and_5_share_runs_and_their_rows_are_what_they_are_called(pages):
+    runs = {k: {(p.row, p.block, p.seed): p.run for p in page.table.runs("lite")} for k, page in pages.items()}
+    for (row, block, seed), run in runs[5].items():
+        assert row != "reweighting" or run == runs[4]["full", block, seed]
+        assert row != "clustering" or run.settings["construct"] == "cluster"
+
+
+def test_rows_are_compared_seed_by_seed(pages):
+    gap = pages[4].against("full").set_index(["block", "row"])
+    assert gap.printed["office", "w/o EMA"] == pytest.approx(-1.49) and gap.n["mini", "w/o EMA"] == 3
+    runs = {(p.row, p.seed): p.run for p in pages[4].table.runs("mini")}
+    by_hand = [last5(runs["w/o EMA", s], pages[4].results) - last5(runs["full", s], pages[4].results) for s in range(3)]
+    assert gap["mean"]["mini", "w/o EMA"] == pytest.approx(sum(by_hand) / 3)
+    assert not gap.index.isin([("mini", "full")]).any()
+
+
+def test_rows_of_two_tables_are_compared(pages):
+    fair = pages[4].compared({"fair": ("w/o EMA", "clustering")}, beside=pages[5]).set_index("block")
+    assert fair.printed.dropna().round(2).tolist() == [-0.28, -0.49, -0.67]
+    runs = [{p.seed: p.run for p in pages[k].table.runs("mini") if p.row == row}
+            for k, row in ((4, "w/o EMA"), (5, "clustering"))]
+    by_hand = [last5(runs[0][s], pages[4].results) - last5(runs[1][s], pages[5].results) for s in range(3)]
+    assert fair["mean"]["mini"] == pytest.approx(sum(by_hand) / 3) and fair.n["mini"] == 3
+
+
+def test_differences_are_read_and_drawn(pages):
+    gaps = pages[5].against("reweighting")
+    html = text.differences(gaps.assign(field="x"), "minus the method", form="{:+.2f}").to_html()
+    assert "-2.86" in html and "minus the method" in html and ">x<" in html
+    assert len(text.dots(gaps, "points").axes[0].get_yticks()) == 2
+    assert text.dots(gaps[gaps.n < 0], "points").data == text.EMPTY
+
+
+@pytest.mark.parametrize("profile", ["mini", "lite"])
+def test_a_decision_changes_what_it_names(profile):
+    table = tables.load_table("i2pfl/decisions")
+    runs = {(p.row, p.block): p.run for p in table.runs(profile, [0])}
+    given = {row["name"]: row.get("settings", {}) for row in table.rows}
+    for (row, block), run in runs.items():
+        default = runs["default", block]
+        assert {k for k, v in run.settings.items() if v != default.settings[k]} == set(given[row])
+        assert run.data == default.data and run.protocol == default.protocol

@@ -44,15 +44,16 @@ def use(tmp_path: Path, monkeypatch, text: str, printed: str = "", name: str = "
     return papers
 
 
-def a_record(planned, accuracy: float, rounds: int = 1) -> dict:
-    """A record of this planned run in which every domain has the accuracy."""
-    every = [{"round": r + 1, "acc": dict.fromkeys(planned.run.data.domains, accuracy), "loss": 1.0}
-             for r in range(rounds)]
+def a_record(planned, accuracy, rounds: int = 1, loss: float = 1.0) -> dict:
+    """A record of this planned run: in every domain the accuracy, or one for each round; loss: of training."""
+    curve = accuracy if isinstance(accuracy, list) else [accuracy] * rounds
+    every = [{"round": r + 1, "acc": dict.fromkeys(planned.run.data.domains, v), "loss": 1.0, "train_loss": loss}
+             for r, v in enumerate(curve)]
     return {"run": planned.run.spec, "made": {"seconds": 1.0}, "rounds": every}
 
 
-def fill(results: Path, planned: list, accuracy):
-    """Records of those planned runs that accuracy(planned) has a number for."""
+def fill(results: Path, planned: list, accuracy, loss: float = 1.0):
+    """Records of those planned runs that accuracy(planned) has a number for, or a list of numbers by round."""
     for p in planned:
         if (value := accuracy(p)) is not None:
-            records.write_record(p.run.path(results), a_record(p, value))
+            records.write_record(p.run.path(results), a_record(p, value, loss=loss))

@@ -24,7 +24,7 @@ MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "c
 
 # What a paper's file holds, as `forms.check` reads it; settings are checked where runs are planned.
 VALUES = {"settings?": dict, "at?": {str: dict}}
-ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "data?": dict,
+ROW = VALUES | {"name": str, "tuned?": bool, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "data?": dict,
                 "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
 HOW = {"data": dict, "net": dict, "protocol": dict}
 PAPER = {"paper": dict, "methods?": {str: VALUES},

@@ -1,6 +1,8 @@
-"""Ranks and critical differences against the example and the table that Demšar (JMLR 2006) prints."""
+"""Intervals, tests and power against scipy and statsmodels; ranks against what Demšar (JMLR 2006) prints."""
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from fedlib.core.errors import UserError
 from fedlib.experiments import statistics
@@ -48,3 +50,70 @@ def test_too_few_are_refused_in_one_line():
                   lambda: statistics.friedman(PRINTED.iloc[:1])):
         with pytest.raises(UserError, match="not"):
             wrong()
+
+
+# paired differences
+
+SAMPLES = [[1.0, 2.0, 4.0], [-0.5, 0.1, 0.3, 0.2, -0.1], [10.0, 10.1], [3.0, 3.0, 3.1]]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_intervals_and_p_values_are_scipys(sample):
+    mean, half = statistics.interval(sample)
+    low, high = stats.t.interval(0.95, len(sample) - 1, np.mean(sample), stats.sem(sample))
+    assert (mean - half, mean + half) == (pytest.approx(low), pytest.approx(high))
+    assert statistics.p_value(sample) == pytest.approx(stats.ttest_1samp(sample, 0).pvalue)
+    low, high = stats.t.interval(0.99, len(sample) - 1, np.mean(sample), stats.sem(sample))
+    assert statistics.interval(sample, 0.99)[1] == pytest.approx((high - low) / 2)
+
+
+def test_p_values_of_samples_without_noise():
+    assert statistics.p_value([0.0, 0.0]) == 1 and statistics.p_value([2.0, 2.0, 2.0]) == 0
+    assert np.isnan(statistics.p_value([1.0])) and np.isnan(statistics.p_value([]))
+
+
+def test_holm_is_statsmodels():
+    """statsmodels.stats.multitest.multipletests(ps, method="holm"), version 0.14, of the same numbers."""
+    ps = [0.01, 0.04, 0.03, 0.005]
+    assert statistics.holm(ps) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert statistics.holm([0.6, 0.9]) == [1.0, 1.0] and statistics.holm([]) == []
+    assert statistics.holm([0.02, float("nan"), 0.04])[::2] == pytest.approx([0.04, 0.04])
+
+
+@pytest.mark.parametrize("effect, sd, n, printed", [(2.0, 1.0, 5, 0.9106), (1.0, 1.0, 10, 0.8031), (0.5, 1.0, 20, 0.5645)])
+def test_power_is_that_of_the_t_test(effect, sd, n, printed):
+    """statsmodels.stats.power.TTestPower().power(effect / sd, n, 0.05), version 0.14."""
+    assert statistics.power(effect, sd, n) == pytest.approx(printed, abs=2e-3)
+
+
+def test_power_by_simulation():
+    draws = np.random.default_rng(1).normal(1.5, 1.0, size=(20_000, 4))
+    found = np.mean(stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05)
+    assert statistics.power(1.5, 1.0, 4) == pytest.approx(found, abs=0.015)
+
+
+def test_seeds_needed_are_the_fewest():
+    for effect in (0.3, 1.0, 2.5):
+        n = statistics.seeds_needed(effect, 1.0)
+        assert statistics.power(effect, 1.0, n) >= 0.8 > statistics.power(effect, 1.0, n - 1)
+        assert statistics.least_difference(1.0, n) <= effect
+    assert statistics.seeds_needed(0.0, 1.0) == 0 == statistics.seeds_needed(0.01, 1.0)
+    assert statistics.seeds_needed(1.0, 0.0) == 2 and statistics.seeds_needed(float("nan"), 1.0) == 0
+    assert statistics.power(statistics.least_difference(2.0, 3), 2.0, 3) == pytest.approx(0.8, abs=1e-3)
+
+
+# methods over datasets
+
+def test_methods_against_a_control_over_datasets():
+    scores = pd.DataFrame({"FedAvg": [50, 60, 70, 80], "a": [52, 62, 72.5, 82.5], "b": [49, 61, 70, np.nan]})
+    found = statistics.against(scores, "FedAvg")
+    assert found.loc["a", "mean"] == 2.25 and list(found.n) == [4, 3]
+    assert found.loc["a", "p"] == pytest.approx(stats.ttest_rel(scores.a, scores.FedAvg).pvalue)
+    assert list(found.holm) == pytest.approx(statistics.holm(list(found.p)))
+
+
+def test_second_looks():
+    scores = pd.DataFrame({"a": [0, 40, 60, 100.0], "b": [10, 20, 30, np.nan]})
+    assert statistics.interquartile_mean(scores)["a"] == 50 and statistics.interquartile_mean(scores)["b"] == 20
+    found = statistics.profiles(scores, [15, 50])
+    assert list(found.a) == [0.75, 0.5] and list(found.b) == pytest.approx([2 / 3, 0])

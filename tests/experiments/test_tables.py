@@ -16,7 +16,6 @@ from fedlib.datasets.registry import reader_of
 from fedlib.engine import records
 from fedlib.engine.run import plan
 from fedlib.experiments import tables
-from fedlib.experiments.claims import judge, judge_all, judge_claims
 from fedlib.experiments.statistics import interval
 from fedlib.methods import METHODS
 
@@ -288,56 +287,6 @@ def test_a_row_overrides_its_methods_settings_and_those_of_the_block():
     assert {settings["w/o APA", b]["lam_intra"] for b in ("digits", "office", "pacs")} == {0}
     equal = tables.load_table("i2pfl/table7").runs("paper", [0])
     assert {p.block: p.run.data.clients for p in equal} == {"digits": (5,) * 4, "office": (3,) * 4, "pacs": (3,) * 4}
-
-
-# verdicts
-
-CLAIM = {"block": "b", "setting": "avg", "better": "new", "than": ["x", "y"]}
-
-
-def lines(**rows):
-    return pd.DataFrame([("b", "avg", row, seed, v) for row, of in rows.items() for seed, v in enumerate(of)],
-                        columns=["block", "setting", "row", "seed", "value"])
-
-
-@pytest.mark.parametrize("rows, verdict, evidence", [
-    ({"new": [60, 61, 62], "x": [50, 51, 53], "y": [1, 2, 3]}, "reproduced", "+9.67 ± 1.43 points over x, n = 3"),
-    # paired by seed: the rows overlap, but the better one leads by 1.0 to 1.2 on every seed
-    ({"new": [50, 60, 70], "x": [49, 58.9, 68.8], "y": [1, 11, 21]}, "reproduced", "+1.10 ± 0.25 points over x, n = 3"),
-    ({"new": [60, 61, 62], "x": [50, 66, 53], "y": [1, 2, 3]}, "partly", "+4.67 ± 20.83 points over x, n = 3"),
-    ({"new": [60, 61, 62], "x": [1, 1, 1], "y": [70, 60, 61]}, "not reproduced", "-2.67 ± 15.78 points over y, n = 3"),
-    ({"new": [60, 61], "x": [60, 61], "y": [1, 2]}, "not reproduced", "+0.00 ± 0.00 points over x, n = 2"),
-    ({"new": [60, 61], "x": [50, 51]}, "not run", "no records of y"),
-    ({"new": [60], "x": [50, 51], "y": [1, 2]}, "not run", "fewer than two seeds in common"),
-    ({}, "not run", "no records of new, x, y")])
-def test_verdicts(rows, verdict, evidence):
-    elsewhere = lines(new=[0, 0], x=[99, 99], y=[99, 99]).assign(block="other")     # must not matter
-    assert judge(CLAIM, pd.concat([lines(**rows), elsewhere])) == {"verdict": verdict, "evidence": evidence}
-
-
-def test_verdicts_of_a_table_come_from_its_records(tmp_path):
-    table = tables.load_table(TABLE2)
-    fill(tmp_path, table.runs("paper"), lambda p: 80.0 + p.seed if p.row == "MOON" else 70.0)
-    judged = judge_claims(table, "paper", tmp_path).set_index("id")
-    assert judged.loc["table2-pacs-best"].verdict == "not reproduced"
-    assert judged.loc["table2-pacs-contrastive-moon"].verdict == "reproduced"
-    assert set(judge_claims(table, "lite", tmp_path).verdict) == {"not run"}
-
-
-def test_every_claim_is_judged_once_by_the_strongest_profile_that_decides_it(tmp_path):
-    every = judge_all(tmp_path)
-    assert list(every.id) == [c["id"] for ident in tables.idents() for c in tables.load_table(ident).claims]
-    assert set(every.verdict) == {"not run"} and set(every.profile) == {""}
-
-    table = tables.load_table(TABLE2)
-    fill(tmp_path, table.runs("lite"), lambda p: 80.0 + p.seed if p.row == "MOON" else 70.0)
-    lite = judge_all(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
-    assert (lite.profile, lite.verdict, lite.paper, lite.table) == ("lite", "reproduced", "i2pfl", "table2")
-    fill(tmp_path, table.runs("paper"), lambda p: 60.0 if p.row == "MOON" else 70.0)
-    every = judge_all(tmp_path).set_index("id")
-    paper = every.loc["table2-pacs-contrastive-moon"]
-    assert (paper.profile, paper.verdict, paper.evidence[:6]) == ("paper", "not reproduced", "-10.00")
-    assert every.loc["table3-pacs-best"].profile == ""      # of a table that has no records
 
 
 def test_the_readme_shows_what_the_records_give():

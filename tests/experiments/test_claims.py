@@ -1,0 +1,231 @@
+"""Verdicts: each, and each reason why there is none, on made-up records and on their borders; how often they err."""
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import small_paper
+
+from fedlib.core.errors import UserError
+from fedlib.experiments import claims, evidence, power, tables
+from fedlib.experiments.claims import CONTRADICTED, NOT_EVIDENCE, NOT_RUN, SUPPORTED, UNDECIDED, judge_all, judge_claims
+from fedlib.report import shown
+
+ROWS = ('{ name = "new", method = "FedAvg", tuned = true }, '
+        '{ name = "x", method = "FedProx", tuned = true }, '
+        '{ name = "y", method = "MOON", tuned = true }, '
+        '{ name = "y, other weight", method = "MOON", printed = "y", settings = { mu = 1.0 }, tuned = true }')
+CLAIMS = """
+[[claims]]
+id = "over-x"
+source = "Table 1"
+says = "new is above x."
+table = "t"
+block = "b"
+setting = "avg"
+better = "new"
+than = ["x"]
+[[claims]]
+id = "best"
+source = "Table 1"
+says = "new is the best."
+table = "t"
+block = "b"
+setting = "avg"
+better = "new"
+than = ["x", "y"]
+"""
+PRINTED = "t,b,avg,new,accuracy,70.0\nt,b,avg,x,accuracy,68.0\nt,b,avg,y,accuracy,69.0\n"
+
+
+class Case:
+    """A small table whose records are made up: accuracies by row, one for each seed."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        text = small_paper.content(ROWS, range(6), "rounds = 4, lr = 0.05", CLAIMS)
+        small_paper.use(tmp_path, monkeypatch, text, PRINTED)
+        self.results, self.table = tmp_path / "results", tables.load_table("small/t")
+
+    def fill(self, constant=10.0, loss=1.0, **rows):
+        rows = {{"other": "y, other weight"}.get(k, k): v for k, v in rows.items()}
+        small_paper.fill(self.results, self.table.runs("mini"), lambda p: rows.get(p.row, {}).get(p.seed) if isinstance(
+            rows.get(p.row), dict) else (rows.get(p.row, [])[p.seed:p.seed + 1] or [None])[0], loss)
+        if constant is not None:
+            seeds = range(max(map(len, rows.values())))
+            small_paper.fill(self.results, self.table.references("mini", seeds), lambda p: constant)
+        return judge_claims(self.table, "mini", self.results).set_index("id").loc["over-x"]
+
+
+@pytest.fixture
+def case(tmp_path, monkeypatch):
+    return Case(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("new, x, verdict", [
+    ([60, 61, 62], [50, 51, 53], SUPPORTED),                # +9.7 ± 1.4
+    ([50, 60, 70], [49, 58.9, 68.8], SUPPORTED),            # paired by seed: rows overlap, each seed leads by 1.0 to 1.2
+    ([50, 51, 53], [60, 61, 62], CONTRADICTED),
+    ([60, 61, 62, 50], [59, 62, 60, 51], UNDECIDED),
+    ([60, 61, 62], [59, 60, 61], SUPPORTED),                # the same lead on every seed: its interval is one point
+    ([60, 61, 62], [60, 61, 62], UNDECIDED),                # which lies on 0, not above
+    ([50, 50, 50], [50, 50, 50.001], UNDECIDED)])
+def test_verdicts(case, new, x, verdict):
+    line = case.fill(new=new, x=x)
+    assert (line.verdict, line.reason) == (verdict, "")
+
+
+def test_an_interval_that_ends_at_zero_does_not_lie_above(case):
+    """Of three differences 0, 1, s the interval's lower end crosses 0 at one s."""
+    def low(s):
+        mean, half = claims.interval([0.0, 1.0, s])
+        return mean - half
+    left, right = 0.5, 1.0      # the mean grows, the deviation too
+    assert low(left) < 0 and low(0.999) < 0
+    for shift, verdict in ((1e-6, SUPPORTED), (-1e-6, UNDECIDED)):
+        mean, half = claims.interval([1.0, 2.0, 3.0])
+        gaps = np.array([1.0, 2.0, 3.0]) - mean + half + shift
+        assert claims.decided({"x": gaps})[0] == verdict
+        assert claims.decided({"x": -gaps})[0] == (CONTRADICTED if verdict == SUPPORTED else UNDECIDED)
+
+
+@pytest.mark.parametrize("given, reason", [
+    (dict(new=[60, 61], x=[50, 51]), "only 2 seeds"),
+    (dict(new=[60], x=[50]), "only 1 seed"),
+    (dict(new=[60, 70, 50], x=[50, 75, 51], constant=45), "as wide as the whole column"),
+    (dict(new=[60, 61, 62], x=[50, 51, 53], constant=None), "the constant answer was not run"),
+    (dict(new=[60, 61, 62], x=[50, 51, 53], constant=52), "not above the constant answer: x"),
+    (dict(new=[60, 61, 62], x=[50, 51, 53], constant=50), "not above the constant answer: x"),
+    (dict(new=[[50] * 8 + [58.8, 60]] * 3, x=[30, 31, 33]), "still rising, by up to 9.4 points in the last fifth"),
+    (dict(new=[60, 61, 62], x=[50, 51, 53], loss=2e3), "diverged on the way: new (a training loss of 2e+03), x")])
+def test_reasons_why_there_is_no_verdict(case, given, reason):
+    line = case.fill(**given)
+    assert line.verdict == NOT_EVIDENCE and reason in line.reason, line.reason
+    assert line.direction in (SUPPORTED, CONTRADICTED, UNDECIDED)      # what the interval alone says stands beside it
+
+
+def test_just_settled_and_just_not():
+    def curve(last):
+        return [{"round": i + 1, "acc": {"a": v}} for i, v in enumerate([50.0] * 8 + [last, last])]
+    assert evidence.rise(curve(51.0)) == 1.0 and not evidence.rise(curve(51.0)) > evidence.STILL
+    assert evidence.rise(curve(51.1)) > evidence.STILL
+    assert math.isnan(evidence.rise(curve(50.0)[:1])) and evidence.rise(curve(40.0)) == -10
+
+
+def test_untuned_rows_are_no_evidence_but_in_the_papers_own_experiment(case):
+    rows = [dict(r, tuned=False) for r in case.table.rows]
+    case.table = dataclasses.replace(case.table, rows=rows)
+    assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "no row is tuned"
+    rows[0]["tuned"] = True
+    assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "not tuned: x"
+    assert case.table.tuned("x", "paper") and not case.table.tuned("x", "lite")
+
+
+def test_what_is_not_run_is_said(case):
+    assert (case.fill(new=[60, 61, 62]).verdict, case.fill(new=[60, 61, 62]).evidence) == (NOT_RUN, "no records of x")
+    line = case.fill(new={0: 60, 1: 61, 2: 62}, x={3: 50, 4: 51, 5: 53})
+    assert (line.verdict, line.evidence) == (NOT_RUN, "no seed in common")
+
+
+def test_a_claim_over_several_rivals_needs_all_of_them_and_their_variants(case):
+    def best(**rows):
+        case.fill(**rows)
+        return judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
+    rows = dict(new=[60, 61, 62], x=[50, 51, 53], y=[40, 41, 43])
+    line = best(**rows)
+    assert (line.verdict, line.over, line.printed) == (SUPPORTED, "x", 2.0), line.reason
+    line = best(**rows, other=[60.5, 60.9, 62.1])           # the rival's other weight is the rival too
+    assert (line.verdict, line.over, line.printed) == (UNDECIDED, "y, other weight", 1.0)
+    line = best(**rows | dict(other=[70, 71, 73]))
+    assert (line.verdict, line.over) == (CONTRADICTED, "y, other weight")
+
+
+def test_one_of_many_rivals_must_be_clearly_above():
+    """-1.0 ± 0.9 contradicts a claim over one rival; over eight the level is stricter."""
+    gaps = np.array([-0.6, -1.0, -1.3, -1.1])
+    assert claims.decided({"x": gaps}) == (CONTRADICTED, "x")
+    easy = {f"r{i}": np.array([5.0, 6.0, 9.0, 1.0]) for i in range(40)}
+    assert claims.decided({"x": gaps} | easy)[0] == UNDECIDED
+
+
+def test_the_size_of_a_difference_is_judged_apart(case):
+    line = case.fill(new=[60, 61, 62, 60], x=[50, 51, 53, 51])
+    assert (line.verdict, line.printed, line.agrees) == (SUPPORTED, 2.0, False)
+    line = case.fill(new=[60, 61, 62, 60], x=[57.5, 59.2, 60.1, 57.9])
+    assert (line.verdict, line.agrees) == (SUPPORTED, True)
+
+
+def test_an_undecided_claim_says_how_many_seeds_settle_it(case):
+    line = case.fill(new=[60, 61, 62, 60], x=[59, 62, 60.5, 61])
+    gap = np.array([1, -1, 1.5, -1])
+    assert line.needs == claims.seeds_needed(2.0, gap.std(ddof=1)) > 4
+    assert f"{line.needs} seeds would settle that" in line.evidence
+
+
+def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
+    again = CLAIMS.split("[[claims]]")[1].replace('id = "over-x"', 'id = "again"')
+    text = small_paper.content(ROWS, range(3), "rounds = 4, lr = 0.05", CLAIMS + "\n[[claims]]" + again)
+    small_paper.use(tmp_path, monkeypatch, text, PRINTED)
+    table, results = tables.load_table("small/t"), tmp_path / "results"
+    assert set(judge_all(results).verdict) == {NOT_RUN} and set(judge_all(results).profile) == {""}
+    small_paper.fill(results, table.runs("mini"), lambda p: {"new": 60.0, "x": 50.0}.get(p.row, 40.0) + p.seed)
+    small_paper.fill(results, table.references("mini"), lambda p: 10.0)
+    every = judge_all(results).set_index("id")
+    assert list(every.verdict) == [SUPPORTED, SUPPORTED, NOT_EVIDENCE] and set(every.profile) == {"mini"}
+    assert every.loc["again"].reason == "the same runs already stand behind over-x"
+    assert list(every.holm.notna()) == [True, True, False]
+
+
+def test_a_claim_is_judged_by_the_strongest_profile_that_decides_it(tmp_path, monkeypatch):
+    """On a real table: MOON far above on lite, then below in the paper's own experiment."""
+    monkeypatch.setattr(claims, "idents", lambda: ["i2pfl/table2", "i2pfl/table3"])
+    table = tables.load_table("i2pfl/table2")
+    small_paper.fill(tmp_path, table.runs("lite"), lambda p: 80.0 + p.seed if p.row.startswith("MOON") else 70.0)
+    small_paper.fill(tmp_path, table.references("lite"), lambda p: 20.0)
+    line = judge_all(tmp_path).set_index("id").loc["table2-pacs-contrastive-moon"]
+    assert (line.profile, line.verdict, line.direction) == ("lite", NOT_EVIDENCE, SUPPORTED)     # nothing is tuned
+    small_paper.fill(tmp_path, table.runs("paper"), lambda p: 60.0 + p.seed / 10 if p.row.startswith("MOON") else 70.0)
+    small_paper.fill(tmp_path, table.references("paper"), lambda p: 20.0)
+    every = judge_all(tmp_path).set_index("id")
+    line = every.loc["table2-pacs-contrastive-moon"]
+    assert (line.profile, line.verdict) == ("paper", CONTRADICTED)
+    assert every.loc["table3-pacs-best"].profile == ""      # of a table that has no records
+
+
+# what the command line says
+
+def test_from_a_claim_to_its_records(case):
+    case.fill(new=[60, 61, 62], x=[50, 51, 53])
+    found = shown.why("over-x", case.results)
+    assert found["claim"]["verdict"] == SUPPORTED and found["claim"]["n"] == 3
+    values = {(r["row"], r["seed"]): r["value"] for r in found["records"]}
+    assert values["new", 1] == 61 and values["x", 2] == 53 and values[tables.CONSTANT, 0] == 10
+    text = shown.why_text(found)
+    assert "supported" in text and "fedlib run small/t --profile mini --seeds 1 --only" in text
+    listed = shown.claims_listing("small", case.results)
+    assert json.loads(json.dumps(listed))[0]["id"] == "over-x" and set(listed[0]) == set(shown.CLAIM)
+    assert "2 claims: 1 supported, 1 not run" in shown.claims_text(listed)
+    with pytest.raises(UserError, match="unknown claim 'over-y'; did you mean 'over-x'"):
+        shown.why("over-y", case.results)
+
+
+def test_what_a_table_can_show(case):
+    case.fill(new=[60, 61, 62], x=[50, 52, 53])
+    line = power.of_blocks(case.table, "mini", case.results).iloc[0]
+    assert line.seeds == 6 and line.printed == 1.0 and line.sd == pytest.approx(np.std([10, 9, 9], ddof=1))
+    assert line.least == pytest.approx(power.least_difference(line.sd, 6)) and line.needs == claims.seeds_needed(1, line.sd)
+    assert "6 seeds find" in power.in_words(power.of_blocks(case.table, "mini", case.results))
+    assert "no records yet" in power.in_words(power.of_blocks(case.table, "mini", case.results / "none"))
+
+
+# how often a verdict is wrong where nothing differs
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("rivals", [1, 8])
+def test_at_most_5_percent_of_empty_claims_are_decided(seeds, rivals):
+    """10,000 tables in which all rows have the same mean and share half of their noise, seed by seed."""
+    draws = np.random.default_rng(0).normal(size=(10_000, rivals + 1, seeds))
+    found = [claims.decided({str(r): row[0] - row[r] for r in range(1, rivals + 1)})[0] for row in draws]
+    wrong = sum(f != UNDECIDED for f in found) / len(found)
+    assert wrong < 0.05 + 3 * (0.05 * 0.95 / 10_000) ** 0.5, wrong
+    assert (wrong > 0.03) == (rivals == 1) or rivals > 1       # the test of one rival is exact, not timid

@@ -173,8 +173,8 @@ def pools(printed: pd.DataFrame) -> pd.DataFrame:
 
 def costs(page: Page) -> pd.DataFrame:
     """A line for each record, up to the round that counts: block, row, seed, rounds, MB (all clients, both ways),
-    accuracy (%, mean over domains), seconds, training images; of the server seconds, epochs, prototypes, and capped:
-    how often its training ended at the last epoch.
+    accuracy (%, mean over domains), seconds, training images; of the server seconds, epochs, steps, prototypes, the
+    last loss, and capped: how often its training ended at the last epoch.
     """
     lines = []
     for planned, record in page.found:
@@ -188,10 +188,11 @@ def costs(page: Page) -> pd.DataFrame:
                       "seconds": sum(r["seconds"] for r in until),
                       "images": sum(c["train"] for c in record["made"]["data"]["clients"]),
                       "server": sum(s["seconds"] for s in server),
-                      **{k: sum(s[k] for s in server) for k in ("epochs", "prototypes")},
+                      **{k: sum(s[k] for s in server) for k in ("epochs", "steps", "prototypes")},
+                      "loss": server[-1]["loss"] if server else float("nan"),
                       "capped": sum(s["epochs"] == last for s in server)})
     return pd.DataFrame(lines, columns=["block", "row", "seed", "rounds", "MB", "accuracy", "seconds", "images",
-                                        "server", "epochs", "prototypes", "capped"])
+                                        "server", "epochs", "steps", "prototypes", "loss", "capped"])
 
 
 def trails(page: Page) -> pd.DataFrame:
@@ -222,3 +223,19 @@ def extraction(page: Page, block: str) -> float:
     except UserError:
         made = {}
     return made["images"] / made["seconds"] if made.get("seconds") else float("nan")
+
+
+# local adaptation
+
+def adaptation(page: Page, *measures: str) -> pd.DataFrame:
+    """Figure 4: measures with each client's own adapter minus those with the server's, in points, paired by seed.
+
+    block, dataset, measure, F (samples of each class), β in words, mean, half of the 95 % interval, n; text: the two.
+    """
+    server, *own = page.table.rows
+    pairs = {row["name"]: (row["name"], server["name"]) for row in own}
+    frame = text.joined(page.compared(pairs, measure).assign(measure=measure) for measure in measures)
+    given = {row["name"]: row["settings"] for row in own}
+    written = [f"{m:+.2f}" + ("" if h != h else f" ± {h:.2f}") for m, h in zip(frame["mean"], frame.half, strict=True)]
+    return frame.assign(F=frame.row.map(lambda row: given[row]["shots"]),
+                        β=frame.row.map(lambda row: f"β = {given[row]['beta']:g}"), text=written)

@@ -28,6 +28,7 @@ from fedlib.engine.run import plan
 from fedlib.methods.base import optimiser
 from fedlib.models.nets import build
 
+WAYS = ("ours", "floor", "plain")
 PAIRS = 3           # measurements of each, one after the other; ratios are medians over them
 
 
@@ -173,7 +174,7 @@ def measure(name: str, device: str = "cpu", together: str | int = "auto", pairs:
     of ratios, each of one pair), megabytes at most, clients that train at once, bytes of a client's upload.
     """
     one = Round(WORKLOADS[pick("workload", name, WORKLOADS)], device, together)
-    ways = {"ours": one.ours, "floor": one.floor, "plain": one.plain}
+    ways = {way: getattr(one, way) for way in WAYS}
     upload = next(iter(one.ours().values()))
     one.floor()
     before = machine.peak(device)       # of ours; the plain loop holds every client's state
@@ -242,7 +243,7 @@ def lines(workloads: dict) -> list[str]:
     """The measurements as lines of text."""
     said = [f"{'workload':<38} {'ours':>8} {'floor':>8} {'plain':>8}  over the floor  plain / ours  at once"]
     for found in workloads.values():
-        seconds = " ".join(f"{found['seconds'][k]:7.3f}s" for k in ("ours", "floor", "plain"))
+        seconds = " ".join(f"{found['seconds'][k]:7.3f}s" for k in WAYS)
         said.append(f"{found['title']:<38} {seconds}  {found['overhead']:+14.0%}  {found['gain']:12.2f}  "
                     f"{found['stack']:7d}")
     return said

@@ -30,8 +30,8 @@ def times(page: Page) -> dict[str, Page]:
 def by_time(timed: dict[str, Page]) -> pd.DataFrame:
     """Accuracy (%), mean over n seeds: a line for each block and method with records, a column for each time, and n."""
     cells = {name: page.averages.set_index(["block", "row"]) for name, page in timed.items()}
-    frame = pd.DataFrame({name: each.ours for name, each in cells.items()}).dropna()
-    return frame.assign(n=next(iter(cells.values())).n).rename_axis(["block", "method"])
+    columns = {name: each.ours for name, each in cells.items()} | {"n": next(iter(cells.values())).n}
+    return pd.DataFrame(columns).dropna().rename_axis(["block", "method"])
 
 
 def claims_by_time(timed: dict[str, Page]) -> pd.DataFrame:
@@ -106,11 +106,15 @@ def along(page: Page, blocks: dict[str, float], setting: str, source: str = "our
     return part.assign(**{setting: part.block.map(blocks)}).rename(columns={"row": "method"})
 
 
-def lost(page: Page, first: str, last: str) -> pd.DataFrame:
-    """Points that each row loses from one block to another: printed, and ours in words, paired by seed."""
-    printed = page.averages.pivot(index="row", columns="block", values="printed").reindex(columns=[first, last])
-    made, ours = {"printed": printed[first] - printed[last]}, page.between(last, first)
-    return pd.DataFrame(made | ({"ours": ours["Avg"]} if len(ours) else {}), page.rows).fillna({"ours": "–"})
+def lost(page: Page, steps: dict[str, tuple[str, str]]) -> pd.DataFrame:
+    """Points that each row loses between blocks, {name: (first, last)}: printed, and ours in words, paired by seed."""
+    printed, made = page.averages.pivot(index="row", columns="block", values="printed"), {}
+    for name, (first, last) in steps.items():
+        if {first, last} <= set(printed):
+            made[name, "printed"] = (printed[first] - printed[last]).reindex(page.rows)
+        if len(ours := page.between(last, first)):
+            made[name, "ours"] = ours["Avg"].reindex(page.rows).fillna("–")
+    return pd.DataFrame(made).dropna(axis=1).rename_axis(index=None)
 
 
 def protocols(page: Page, profiles=("paper", "lite")) -> pd.DataFrame:

@@ -7,6 +7,8 @@ from fedlib.report import printed
 DATASETS = {"digits": "Digits", "office": "Office-10", "pacs": "PACS"}
 NAMES = DATASETS | {f"table{k}": f"Table {k}" for k in range(1, 8)}
 OURS = "I2PFL"
+FORMS = {"share, 2": "{:.0%}", "share, 7": "{:.0%}", "accuracy, 2": "{:.1f}", "accuracy, 7": "{:.1f}",
+         "change": "{:+.1f}"}       # of what `shares` and `changes` give
 
 
 # Tables 2 and 7: as many clients for each domain

@@ -1,12 +1,20 @@
 """MPFT (arXiv:2410.07738): what its pages compute from printed numbers and from records."""
+import functools
+
 import pandas as pd
 
+from fedlib.core.errors import UserError
+from fedlib.datasets import feature_cache
+from fedlib.engine.cost import cost
 from fedlib.experiments import tables
+from fedlib.models.nets import Arch
 from fedlib.report import text
 from fedlib.report.page import Page
 
 # Test images of each domain of DomainNet with 50 classes, by its published lists, in the order of the clients.
 TEST_IMAGES = {"clipart": 1811, "painting": 3530, "real": 7370, "sketch": 3122, "quickdraw": 7500, "infograph": 2096}
+DIM = 512           # numbers of a feature behind CLIP
+MIB = 2 ** 20       # bytes of a printed MB
 
 
 # what rounds measured
@@ -113,3 +121,121 @@ def by_setting(page: Page, name: str, measure: str, rows: list[str], source: str
     part = part[part.groupby("data")[name].transform("nunique") > 1]
     part = part.sort_values("row", key=lambda names: names.map(list(rows).index), kind="stable")
     return part[["data", "method", name, "mean", "half"]]
+
+
+# what travels, and for how long
+
+@functools.cache
+def message(method: str, classes: int) -> tuple[int, int]:
+    """Bytes of floating-point numbers that one client of the paper's adapter gets and sends in a round.
+
+    They are counted in real messages of a tiny federation, but for MPFT's means of classes: its client has 20 images.
+    """
+    settings = tables.papers()["mpft"]["methods"].get(method, {}).get("settings")
+    sent = cost(method, Arch(net="adapter", head="frozen"), classes, (DIM,), 2, settings)
+    return sent["floats_down"], classes * DIM * 4 if method == "MPFT" else sent["floats_up"]
+
+
+def printed_costs() -> pd.DataFrame:
+    """Table 3 by data and row: MB, seconds; with the rounds of Table 1, classes and clients."""
+    every = pd.read_csv(tables.PAPERS / "mpft.csv")
+    every = every[(every.table == "table3") | (every.table == "table1") & (every.metric == "rounds")]
+    made = every.pivot(index=["dataset", "method"], columns="metric", values="value").rename_axis(columns=None)
+    held = {"domainnet_50": (50, 6), "domainnet_100": (100, 6), "domainnet_150": (150, 6), "pacs": (7, 4)}
+    blocks = pd.Series(made.index.get_level_values("dataset"), made.index)
+    made = made.assign(classes=blocks.map(lambda b: held[b][0]), clients=blocks.map(lambda b: held[b][1]))
+    titles = {b: tables.papers()["mpft"]["blocks"][b]["title"] for b in held}
+    rows = [row["name"] for row in tables.papers()["mpft"]["tables"]["table3"]["rows"]]
+    return made.reindex([(b, r) for b in held for r in rows]).rename(index=titles, level="dataset")
+
+
+def megabytes(printed: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `printed_costs` that do not depend on the number of images: the MB of their messages, and printed.
+
+    data, row, rounds, KB down and up of one client in a round, counted, printed, equal (as far as it is printed).
+    """
+    lines = []
+    for (data, row), p in printed.iterrows():
+        if row != "local" and "rate" not in row:
+            down, up = message(row.removesuffix(" (Average)"), int(p.classes))
+            total = p.rounds * p.clients * (down + up) / MIB
+            lines.append((data, row, p.rounds, down / 1024, up / 1024, total, p.MB,
+                          round(total, 0 if p.MB == int(p.MB) else 1) == p.MB))
+    return pd.DataFrame(lines, columns=["data", "row", "rounds", "KB down", "KB up", "counted", "printed", "equal"])
+
+
+def pools(printed: pd.DataFrame) -> pd.DataFrame:
+    """Of MPFT's rows in `printed_costs`: MB, prototypes = (MB 2^20 - N Sigma) / 2048, Sigma the adapter's; seconds."""
+    part = printed[printed.index.get_level_values("method").str.startswith("MPFT")]
+    count = (part.MB * MIB - part.clients * message("MPFT", 50)[0]) / (4 * DIM)
+    return pd.DataFrame({"MB": part.MB, "prototypes": count, "seconds": part.seconds})
+
+
+def costs(page: Page) -> pd.DataFrame:
+    """A line for each record, up to the round that counts: block, row, seed, rounds, MB (all clients, both ways),
+    accuracy (%, mean over domains), seconds, training images; of the server seconds, epochs, steps, prototypes, the
+    last loss, and capped: how often its training ended at the last epoch.
+    """
+    lines = []
+    for planned, record in page.found:
+        best = tables.SELECT[page.table.select](record["rounds"])[0]
+        until = [r for r in record["rounds"] if r["round"] <= best["round"]]
+        server = [r["server"] for r in until if "server" in r]
+        last = planned.run.settings.get("server_epochs")
+        lines.append({"block": planned.block, "row": planned.row, "seed": planned.seed, "rounds": best["round"],
+                      "MB": sum(r["bytes_up"] + r["bytes_down"] for r in until) / MIB,
+                      "accuracy": sum(best["acc"].values()) / len(best["acc"]),
+                      "seconds": sum(r["seconds"] for r in until),
+                      "images": sum(c["train"] for c in record["made"]["data"]["clients"]),
+                      "server": sum(s["seconds"] for s in server),
+                      **{k: sum(s[k] for s in server) for k in ("epochs", "steps", "prototypes")},
+                      "loss": server[-1]["loss"] if server else float("nan"),
+                      "capped": sum(s["epochs"] == last for s in server)})
+    return pd.DataFrame(lines, columns=["block", "row", "seed", "rounds", "MB", "accuracy", "seconds", "images",
+                                        "server", "epochs", "steps", "prototypes", "loss", "capped"])
+
+
+def trails(page: Page) -> pd.DataFrame:
+    """Accuracy over what has travelled, round by round, of the first seed: dataset, row, MB (all clients), accuracy."""
+    lines, seed = [], min((planned.seed for planned, _ in page.found), default=0)
+    for planned, record in page.found:
+        sent = pd.Series([(r["bytes_up"] + r["bytes_down"]) / MIB for r in record["rounds"]]).cumsum()
+        if planned.seed == seed:
+            lines += [(page.titles[planned.block], planned.row, mb, sum(r["acc"].values()) / len(r["acc"]))
+                      for mb, r in zip(sent, record["rounds"], strict=True) if mb]
+    return pd.DataFrame(lines, columns=["dataset", "row", "MB", "accuracy"])
+
+
+def reached(trail: pd.DataFrame, rows: list[str], others: list[str]) -> pd.DataFrame:
+    """Where each of `rows` ends, and the MB after which the others first have its accuracy; nan: never."""
+    lines = {}
+    for (dataset, row), end in trail[trail.row.isin(rows)].groupby(["dataset", "row"], sort=False).last().iterrows():
+        there = trail[(trail.dataset == dataset) & trail.row.isin(others) & (trail.accuracy >= end.accuracy)]
+        lines[dataset, row] = end.to_dict() | there.groupby("row").MB.min().reindex(others).to_dict()
+    return pd.DataFrame(lines).T
+
+
+def extraction(page: Page, block: str) -> float:
+    """Images a second of the pass that made the features here; nan where they are not here."""
+    data = page.table.blocks[block][page.blocks[block]]["data"]
+    try:
+        made = feature_cache.load_features(data["name"], data.get("size"), data["encoder"]).about.get("made") or {}
+    except UserError:
+        made = {}
+    return made["images"] / made["seconds"] if made.get("seconds") else float("nan")
+
+
+# local adaptation
+
+def adaptation(page: Page, *measures: str) -> pd.DataFrame:
+    """Figure 4: measures with each client's own adapter minus those with the server's, in points, paired by seed.
+
+    block, dataset, measure, F (samples of each class), β in words, mean, half of the 95 % interval, n; text: the two.
+    """
+    server, *own = page.table.rows
+    pairs = {row["name"]: (row["name"], server["name"]) for row in own}
+    frame = text.joined(page.compared(pairs, measure).assign(measure=measure) for measure in measures)
+    given = {row["name"]: row["settings"] for row in own}
+    written = [f"{m:+.2f}" + ("" if h != h else f" ± {h:.2f}") for m, h in zip(frame["mean"], frame.half, strict=True)]
+    return frame.assign(F=frame.row.map(lambda row: given[row]["shots"]),
+                        β=frame.row.map(lambda row: f"β = {given[row]['beta']:g}"), text=written)

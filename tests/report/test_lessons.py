@@ -6,7 +6,7 @@ from torch import nn
 from fedlib import Simulation
 from fedlib.core.federation import Split
 from fedlib.core.seeds import generator
-from fedlib.report import lessons
+from fedlib.report import lessons, plots
 
 POINTS = Split(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.5], [0.5, 3.0]]), torch.tensor([0, 1, 0, 1]))
 
@@ -34,3 +34,11 @@ def test_accuracy_counts_images_and_uses_the_batch_only_where_the_net_does():
 def test_a_simulation_is_finished_after_its_rounds():
     done = lessons.finished(Simulation(small_run()))
     assert [row["round"] for row in done.rounds] == [1, 2] and done.over
+
+
+def test_a_contest_shows_both_sites_and_where_they_go():
+    places = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])[:, None] + torch.zeros(2, 4, 2)
+    figure = plots.contest({"one": (nn.Linear(2, 2), places, -places[:, 0])}, torch.arange(2).repeat(2, 2))
+    (ax,) = figure.axes
+    assert ax.get_title() == "one" and [list(map(float, arrow.xy)) for arrow in ax.texts] == [[0, 0], [0, 0]]
+    assert [len(dots.get_offsets()) for dots in ax.collections[-4:]] == [2, 2, 2, 2]

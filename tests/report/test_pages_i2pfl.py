@@ -97,3 +97,13 @@ def test_a_decision_changes_what_it_names(profile):
         default = runs["default", block]
         assert {k for k, v in run.settings.items() if v != default.settings[k]} == set(given[row])
         assert run.data == default.data and run.protocol == default.protocol
+
+
+def test_table_7_differs_from_table_2_in_the_clients_alone():
+    two, seven = (tables.load_table(f"i2pfl/table{k}") for k in (2, 7))
+    for profile in tables.PROFILES:
+        plans = {(p.row, p.block): p.run for p in two.runs(profile, [0])}
+        for p in seven.runs(profile, [0]):
+            other = plans[p.row, p.block]
+            assert (p.run.settings, p.run.net, p.run.protocol) == (other.settings, other.net, other.protocol)
+            assert len(set(p.run.data.clients)) == 1 and p.run.data.fraction == other.data.fraction

@@ -280,3 +280,32 @@ def maps(losses: dict, protos, own: int):
         ax.set(title=title, xlabel="feature 1", xticks=[], yticks=[], aspect="equal")
     axes[0].set_ylabel("feature 2")
     return figure
+
+
+@styled
+def contest(moments: dict, classes, sides=("left site", "right site"), kinds=("lower class", "upper class")):
+    """Two sites in a plane against a net that tells them apart, at several moments beside each other.
+
+    moments: title -> (net, places `(2, N, 2)` of both sites' samples, ways `(2, 2)`): the ground says with which
+    probability the net takes a place for the first site's, arrows say where each site goes. classes `(2, N)`: 0 or 1.
+    """
+    import matplotlib.pyplot as plt
+    import torch
+    import torch.nn.functional as F
+    figure, axes = plt.subplots(1, len(moments), figsize=(WIDTH, 2.7), sharex=True, sharey=True, squeeze=False)
+    reach = torch.linspace(-3, 3, 60)
+    ground = torch.stack(torch.meshgrid(reach, reach, indexing="xy"), -1).flatten(0, 1)
+    for ax, (title, (net, places, ways)) in zip(axes[0], moments.items(), strict=True):
+        with torch.no_grad():
+            first = net(ground).softmax(1)[:, 0].view(60, 60)
+        ax.contourf(reach, reach, first, levels=torch.linspace(0, 1, 11), cmap="RdBu", alpha=0.35)
+        for k, (ink, side) in enumerate(zip((OKABE_ITO[0], OKABE_ITO[3]), sides, strict=True)):
+            for c, (marker, kind) in enumerate(zip("o^", kinds, strict=True)):
+                ax.scatter(*places[k][classes[k] == c][:60].T, s=9, color=ink, marker=marker, linewidths=0,
+                           label=f"{side}, {kind}")
+            middle = places[k].mean(0)
+            ax.annotate("", middle + F.normalize(ways[k], dim=0), middle,
+                        arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.8})
+        ax.set(title=title, xticks=[], yticks=[], aspect="equal")
+    legend(figure, axes[0, 0], columns=2)
+    return figure

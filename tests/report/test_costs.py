@@ -1,0 +1,120 @@
+"""Costs in tables and in words: measurements of machines, records, and what tables take."""
+from statistics import median
+
+import pandas as pd
+import pytest
+
+from fedlib.engine import records
+from fedlib.experiments import status, tables
+from fedlib.probes import bench
+from fedlib.report import costs
+
+FINE = {"title": "x", "overhead": 0.1, "gain": 9.0, "peak_mb": 900, "upload_bytes": 4e6, "stack": 1,
+        "seconds": {"ours": 1.1, "floor": 1.0, "plain": 9.9}, "pairs": [{"ours": 1.1, "floor": 1.0, "plain": 9.9}]}
+POINTS = [[1, 1.0], [2, 2.0]]
+
+
+def machine(device="cuda", growth=None, **changed) -> dict:
+    names = ("adapters", "cnn4_20", "resnet10", "cnn4_100")
+    return {"made": {"device": device}, "workloads": {n: FINE | changed for n in names},
+            "growth": growth or {"clients": POINTS, "samples": POINTS, "rounds": [[10, 100], [40, 100]]}}
+
+
+def test_the_judge_can_say_each_of_its_words():
+    fine = costs.judged({"g": machine()})
+    assert set(fine[fine.on == costs.GPU].verdict) == {"met"} and set(fine[fine.on == costs.GPU].machine) == {"g"}
+    assert set(fine[fine.on == costs.CPU].verdict) == {"not measured"}
+    steep = [[1, 1.0], [2, 4.0]]
+    slow = machine(growth={"clients": steep, "samples": steep, "rounds": [[10, 100], [40, 120]]}, overhead=0.2,
+                   gain=0.9, peak_mb=5000)
+    slow = costs.judged({"g": slow})
+    assert set(slow[slow.on == costs.GPU].verdict) == {"not met"}
+    less = machine()
+    del less["workloads"]["cnn4_20"], less["growth"]
+    assert (costs.judged({"g": less}).verdict == "not measured").sum() > (fine.verdict == "not measured").sum()
+
+
+def test_slower_workloads_are_named():
+    assert costs.slower({"g": machine()}) == []
+    pairs = [{"ours": 2.0, "floor": 1, "plain": 1.0}, {"ours": 1.0, "floor": 1, "plain": 2.0}]
+    said = costs.slower({"g": machine(gain=0.9, pairs=pairs)})
+    assert len(said) == 4 and "0.500 to 2.000 in 2 turns on g. Ours was the slower one in 1" in said[0]
+
+
+def test_ratios_are_medians_of_turns():
+    found = costs.ratios(machine()).loc["adapters"].to_dict()
+    assert found == pytest.approx({"ours": 1.1, "plain loop": 9.9, "floor": 1})
+    for kept in bench.read(records.results_folder()).values():
+        for name, line in costs.ratios(kept).iterrows():
+            found = kept["workloads"][name]
+            assert abs(line["ours"] - 1 - found["overhead"]) < 1e-3
+            assert abs(median(p["plain"] / p["ours"] for p in found["pairs"]) - found["gain"]) < 1e-2
+        assert all(name in costs.measured(kept).data.name.values for name in kept["workloads"])
+        assert costs.extremes("here", kept).startswith("On here, overhead lies between")
+
+
+def test_arithmetic_against_the_floor():
+    count = pd.DataFrame({"steps": [2], "step": [3e9], "round": [6e9]}, index=["adapters"])
+    rates = costs.rates(count, {"c": machine("cpu")})
+    assert rates.loc["adapters"].tolist() == [2, 3000, 6, 6]
+    said, = costs.fifth(count, {"c": machine("cpu"), "g": machine()})
+    assert "1.98 s" in said and "at 3 GFLOP/s" in said and "floor runs at 6" in said
+
+
+def test_a_step_in_words():
+    bound = {"ours": (1.5, 0.2), "floor": (1.0, 0.2), "plain": (3.0, 1.0)}
+    said = costs.of_a_step(bound, 3e9, 10e9)
+    assert "floor at 3." in said and "30 % are arithmetic, 20 % are optimiser, 50 % are rest" in said
+    assert "6.0 times as fast" in said and "1500000 µs between the plain loop and ours 800000" in said
+    assert "out of reach" in costs.of_a_step(bound, 9e9, 10e9)
+
+
+def test_growth_and_memory():
+    frame = costs.growth(machine())
+    assert frame.kind.unique().tolist() == ["clients (slope 1.00)", "samples (slope 1.00)"]
+    assert frame["times the seconds"].tolist() == [1, 2, 1, 2]
+    first, second = costs.memory({"g": machine()})
+    assert "10 rounds 100 MB, 40 rounds 100 MB (g)" in first and "cnn4_100 send 400 MB" in second
+    assert costs.memory({}) == []
+
+
+def test_gains_in_words():
+    live = pd.DataFrame({"apart / stacked": [2.0, 0.5, 1.0], "passes, apart": 2.0, "passes, stacked": 3.0,
+                         "optimiser, apart": 1.0, "optimiser, stacked": 0.5}, index=["a", "b", "adapters"])
+    said = costs.gains(live)
+    assert "**faster stacked**: a (2.00)." in said and "**slower stacked**: b (0.50)." in said
+    assert "passes' time by 1.50 and the optimiser's by 0.50" in said
+
+
+@pytest.fixture(scope="module")
+def every():
+    return costs.of_records()
+
+
+def test_every_record_has_a_line(every):
+    paths = list(records.results_folder().glob("*/*.json"))
+    assert len(every) == len(paths) > 100 and (every.hours > 0).all() and (every.day.str.len() == 10).all()
+    path = paths[0]
+    record = records.read_record(path)
+    line = every[(every.set == path.parent.name) & (every.hours == record["made"]["seconds"] / 3600)].iloc[0]
+    assert line.method == record["run"]["method"] and line.clients == len(record["made"]["data"]["clients"])
+    assert line.seconds == median(r["seconds"] for r in record["rounds"] if r["round"])
+
+
+def test_what_a_table_needs():
+    states = dict.fromkeys(status.STATES, 0)
+    lines = [{"done": 3, "missing": 1, "hours": 2.0, "left": 0.5, "guessed": 0, "peak_mb": 2048},
+             {"done": 0, "missing": 4, "hours": 0, "left": 0, "guessed": 4, "peak_mb": 0},
+             {"done": 1, "missing": 3, "hours": 1.0, "left": 1.6, "guessed": 2, "peak_mb": 0}]
+    found = costs.needs([states | line | {"table": "t", "profile": "mini"} for line in lines])
+    assert found.records.tolist() == ["3 of 4", "0 of 4", "1 of 4"] and found.memory.tolist() == ["2.0 GB", "–", "–"]
+    assert found.left.tolist() == ["30 min", "no record", "1.6 h, 2 of 3: no record"]
+    assert found.measured.tolist() == ["2.0 h", "–", "60 min"]
+
+
+def test_hours_of_a_table_once_more_from_the_files():
+    results, planned = records.results_folder(), tables.load_table("i2pfl/table2").runs("lite")
+    found = status.summary(planned, results)
+    made = [records.read_record(p.run.path(results))["made"]["seconds"] for p in planned if p.done(results)]
+    assert sum(found[s] for s in status.STATES) == len(planned) and found["done"] == len(made)
+    assert abs(sum(made) / 3600 - found["hours"]) < 1e-9

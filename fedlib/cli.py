@@ -333,7 +333,7 @@ def show_progress():
 @click.option("--select", "rule", help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
 @click.option("--when", type=click.Choice(["before", "after"]),
               help="Tested before or after a round's local training [default: as each row says].")
-@click.option("--why", metavar="CLAIM", help="From a claim's verdict to the records behind it, as `fedlib claims` lists.")
+@click.option("--why", metavar="CLAIM", help="From a claim of `fedlib claims` to the records behind its verdict.")
 @RESULTS
 @JSON
 def show(table, profile, rule, when, why, results, as_json):

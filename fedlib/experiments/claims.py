@@ -3,8 +3,8 @@
     supported      the 95 % interval of the paired difference lies above 0, over every rival
     contradicted   it lies below 0 over one rival, at a level divided by the number of rivals
     undecided      neither, on runs that are evidence
-    not evidence   fewer than three seeds, an interval as wide as the column, or a row that did not learn, did not settle,
-                   diverged or was not tuned: `reason` says which
+    not evidence   fewer than three seeds, an interval as wide as the column, or a row that did not learn, did not
+                   settle, diverged or was not tuned: `reason` says which
     not run        a row has no record
 
 So where nothing differs, at most 5 % of the claims are called supported or contradicted.
@@ -44,8 +44,8 @@ def rivals(claim: dict, table: Table, there) -> list[str]:
 def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) -> dict:
     """The verdict of one claim from `values` and `evidence.of_rows`.
 
-    direction: what the intervals alone say. Of the rival that decides, `over`: mean and half of the difference paired by
-    seed, n, the printed difference, whether ours agrees with its size, for an undecided claim the seeds it needs to
+    direction: what the intervals alone say. Of the rival that decides, `over`: mean and half of the difference paired
+    by seed, n, the printed difference, whether ours agrees with its size, for an undecided claim the seeds it needs to
     find the printed difference (0: none would). p: of the whole claim.
     """
     part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
@@ -108,7 +108,8 @@ def printed_difference(claim: dict, over: str, table: Table) -> float:
     """What the paper prints for `better` minus this rival; nan where one of the two is not printed."""
     place = (table.printed.dataset == table.printed_as(claim["block"])) & (table.printed.setting == claim["setting"])
     of = table.printed[place].drop_duplicates("method").set_index("method").value
-    return float(of.get(table.printed_row(claim["better"]), float("nan")) - of.get(table.printed_row(over), float("nan")))
+    ours, theirs = (of.get(table.printed_row(row), float("nan")) for row in (claim["better"], over))
+    return float(ours - theirs)
 
 
 def in_words(found: dict, verdict: str) -> str:

@@ -27,8 +27,8 @@ def highest_loss(rounds: list[dict]) -> float:
 
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
-    """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss, diverged,
-    tuned.
+    """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss,
+    diverged, tuned.
 
     above: points over the constant answer, paired by seed, and half of their 95 % interval; learned: the interval lies
     above 0; None of one seed, or where the constant answer was not run. settled: True of a row of one round.
@@ -67,7 +67,8 @@ def faults(rows: list[dict]) -> list[str]:
         found.append("the constant answer was not run")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
     rising = [r for r in rows if not r["settled"]]
-    found += named(f"still rising, by up to {max((r['rise'] for r in rising), default=0):.1f} points in the last fifth of "
-                   "the rounds", [r["row"] for r in rising])
+    most = max((r["rise"] for r in rising), default=0)
+    found += named(f"still rising, by up to {most:.1f} points in the last fifth of the rounds",
+                   [r["row"] for r in rising])
     untuned = [r["row"] for r in rows if not r["tuned"]]
     return found + (["no row is tuned"] if len(untuned) == len(rows) > 1 else named("not tuned", untuned))

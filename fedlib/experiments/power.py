@@ -1,4 +1,4 @@
-"""What a table can show before it is run: the least difference that its seeds find, and what one test image is worth."""
+"""What a table can show before it is run: the least difference that its seeds find, and one test image in points."""
 from pathlib import Path
 
 import pandas as pd

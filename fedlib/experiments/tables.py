@@ -24,8 +24,8 @@ MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "c
 
 # What a paper's file holds, as `forms.check` reads it; settings are checked where runs are planned.
 VALUES = {"settings?": dict, "at?": {str: dict}}
-ROW = VALUES | {"name": str, "tuned?": bool, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "data?": dict,
-                "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
+ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
+                "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
 HOW = {"data": dict, "net": dict, "protocol": dict}
 PAPER = {"paper": dict, "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str} | {f"{p}?": HOW for p in PROFILES}},
@@ -202,7 +202,9 @@ def load_table(ident: str) -> Table:
 
 def records_of(table: Table, profile: str, results: Path, seeds=None, when: str = "",
                planned: list[Planned] | None = None) -> list[tuple[Planned, dict]]:
-    """The runs of the table, or those planned, that have a record, with it; in a leave-one-out table its `acc` is the unseen domain's.
+    """The runs of the table, or those planned, that have a record, with it.
+
+    In a leave-one-out table its `acc` is the unseen domain's.
 
     when: tested "before" or "after" the local training of a round; "": as each row says, "before" where it does not.
     Records that were tested at one time only have that one.

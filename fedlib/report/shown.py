@@ -21,8 +21,8 @@ def plain(frame: pd.DataFrame) -> list[dict]:
 # a table
 
 def shown(ident: str, profile: str, results: Path | None = None, rule: str | None = None, when: str = "") -> dict:
-    """{"table", "profile", "select", "cells": [...], "rows": [...], "claims": [...]}: printed and ours, what makes each row
-    evidence or not, the claims' verdicts.
+    """{"table", "profile", "select", "cells": [...], "rows": [...], "claims": [...]}: printed and ours, what makes each
+    row evidence or not, the claims' verdicts.
     """
     table, results = tables.load_table(ident), results_folder(results)
     pick("profile", profile, tables.PROFILES)

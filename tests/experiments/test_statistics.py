@@ -73,17 +73,18 @@ def test_p_values_of_samples_without_noise():
 
 
 def test_holm_is_statsmodels():
-    """statsmodels.stats.multitest.multipletests(ps, method="holm"), version 0.14, of the same numbers."""
+    """statsmodels.stats.multitest.multipletests(ps, method="holm"), version 0.15, of the same numbers."""
     ps = [0.01, 0.04, 0.03, 0.005]
     assert statistics.holm(ps) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert statistics.holm([0.6, 0.9]) == [1.0, 1.0] and statistics.holm([]) == []
     assert statistics.holm([0.02, float("nan"), 0.04])[::2] == pytest.approx([0.04, 0.04])
 
 
-@pytest.mark.parametrize("effect, sd, n, printed", [(2.0, 1.0, 5, 0.9106), (1.0, 1.0, 10, 0.8031), (0.5, 1.0, 20, 0.5645)])
+@pytest.mark.parametrize("effect, sd, n, printed", [
+    (2.0, 1.0, 5, 0.9089), (1.0, 1.0, 10, 0.8031), (0.5, 1.0, 20, 0.5645)])
 def test_power_is_that_of_the_t_test(effect, sd, n, printed):
-    """statsmodels.stats.power.TTestPower().power(effect / sd, n, 0.05), version 0.14."""
-    assert statistics.power(effect, sd, n) == pytest.approx(printed, abs=2e-3)
+    """statsmodels.stats.power.TTestPower().power(effect / sd, n, 0.05), version 0.15."""
+    assert statistics.power(effect, sd, n) == pytest.approx(printed, abs=1e-4)
 
 
 def test_power_by_simulation():

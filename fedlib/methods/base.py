@@ -104,8 +104,8 @@ class FedAvg:
 
     def aggregate(self, uploads: dict[str, dict]):
         """Server state from what came up, by client id."""
-        params, weights = [u.get("params", {}) for u in uploads.values()], self.client_weights(uploads)
-        self.global_ = mean(params, weights) | (zipped(params, weights, self.trained) if self.weights == "zipped" else {})
+        nets, weights = [u.get("params", {}) for u in uploads.values()], self.client_weights(uploads)
+        self.global_ = mean(nets, weights) | (zipped(nets, weights, self.trained) if self.weights == "zipped" else {})
 
     def client_weights(self, uploads: dict[str, dict]) -> list:
         """The clients' weights in the mean, in the order of the uploads; their scale does not matter."""

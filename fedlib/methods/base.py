@@ -77,12 +77,9 @@ class FedAvg:
     limit: ClassVar = "the base method: others reduce to it"      # or (settings, method it then equals[, net])
     presets: ClassVar[dict] = {}                      # name -> settings that belong together: preset = "paper"
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
-    seed: ClassVar[int] = 0                           # the run's, set by the loop; for what a server draws
-    classes: ClassVar[list] = []                      # their names, set by the loop; for what makes texts of them
-    domains: ClassVar[list] = []                      # of the federation, by name; set by the loop
+    seed, classes, domains = 0, [], []                # the run's, and the names of both; set by the loop
     measured: ClassVar[dict] = {}                     # what the server says of a round: numbers for the record
-    stackable: ClassVar[bool] = True                  # may steps of several clients be computed together?
-    at_once: ClassVar[int] = 1024                     # samples of a test batch
+    stackable, at_once = True, 1024                   # may steps be computed together? samples of a test batch
 
     @property
     def personal(self) -> bool:
@@ -107,10 +104,8 @@ class FedAvg:
 
     def aggregate(self, uploads: dict[str, dict]):
         """Server state from what came up, by client id."""
-        params, weights = [u.get("params", {}) for u in uploads.values()], self.client_weights(uploads)
-        self.global_ = mean(params, weights)
-        if self.weights == "zipped":
-            self.global_ |= zipped(params, weights, self.trained)
+        nets, weights = [u.get("params", {}) for u in uploads.values()], self.client_weights(uploads)
+        self.global_ = mean(nets, weights) | (zipped(nets, weights, self.trained) if self.weights == "zipped" else {})
 
     def client_weights(self, uploads: dict[str, dict]) -> list:
         """The clients' weights in the mean, in the order of the uploads; their scale does not matter."""

@@ -37,6 +37,13 @@ def finished(simulation):
     return simulation
 
 
+def delivered(simulation):
+    """The simulation with each client's net as it is tested: with what the server sends now."""
+    for i, worker in enumerate(simulation.workers):
+        worker.begin(simulation.message(i), simulation.number)
+    return simulation
+
+
 def features(net: Net, split: Split) -> torch.Tensor:
     """What the net's body makes of a split `(N, D)`, in evaluation mode, on the CPU."""
     return outputs(net.body, split, Protocol()).cpu()
@@ -94,11 +101,11 @@ def noted(step, net: nn.Module, way: list):
     """The hook `step`; after each call the net's parameters `(P,)` are put at the end of the way."""
     def also(*arguments):
         value = step(*arguments)
-        way.append(parameters_to_vector(net.parameters()).detach().clone())
+        way.append(parameters_to_vector(net.parameters()).detach().cpu())
         return value
     return also
 
 
 def flat(server) -> torch.Tensor:
-    """The server's parameters as one vector `(P,)`."""
-    return torch.cat([server.global_[k].flatten() for k in server.trained])
+    """The server's parameters as one vector `(P,)`, on the CPU."""
+    return torch.cat([server.global_[k].flatten() for k in server.trained]).cpu()

@@ -364,13 +364,18 @@ def claims_(paper, results, as_json):
 @RESULTS
 @click.option("--tolerance", default=10.0, show_default=True,
               help="Largest difference in the mean over domains and the last five rounds, in points.")
-def check(folder, results, tolerance):
+@click.option("--table", help="Also show this table: printed beside committed beside fresh.")
+@PROFILE
+def check(folder, results, tolerance, table, profile):
     """Compare fresh records in FOLDER with the committed ones of the same runs."""
     from fedlib.engine.records import results_folder
     from fedlib.experiments import batch
+    from fedlib.report import shown
     lines = batch.differences(folder, results_folder(results))
     if not lines:
         raise UserError(f"no records in {folder}")
+    if table:
+        click.echo(shown.reproduced_text(shown.reproduced(table, profile, folder, results)) + "\n")
     click.echo(batch.differences_text(lines))
     far = [(name, gap) for name, _, gap in lines if gap > tolerance]
     for name, gap in far:

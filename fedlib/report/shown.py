@@ -61,6 +61,44 @@ def power_text(found: list[dict]) -> str:
     return powers.in_words(pd.DataFrame(found, columns=powers.COLUMNS).astype(dict.fromkeys(numbers, float)))
 
 
+def reproduced(ident: str, profile: str, fresh: Path, results: Path | None = None) -> pd.DataFrame:
+    """Printed, committed and fresh averages of the runs that have a fresh record: block, row, seeds, printed,
+    committed, fresh, difference, equal (in every accuracy of every round).
+    """
+    table, lines = tables.load_table(ident), []
+    there = {p.run.digest: r for p, r in tables.records_of(table, profile, results_folder(results))}
+    made = tables.records_of(table, profile, fresh)
+    cells = tables.compare(table, profile, fresh)
+    printed = cells[cells.setting == table.settings(cells.block.iloc[0])[-1]].set_index(["block", "row"]).printed
+    for block, row in dict.fromkeys((p.block, p.row) for p, _ in made):
+        pairs = [(r, there.get(p.run.digest)) for p, r in made if (p.block, p.row) == (block, row)]
+        new, old = ([_mean(tables.select(pair[i], table.select)) for pair in pairs if pair[1]] for i in (0, 1))
+        lines.append({"block": table.blocks[block]["title"], "row": row, "seeds": len(pairs),
+                      "printed": printed[block, row], "committed": pd.Series(old, dtype=float).mean(),
+                      "fresh": _mean({i: _mean(tables.select(r, table.select)) for i, (r, _) in enumerate(pairs)}),
+                      "equal": all(o and [x["acc"] for x in o["rounds"]] == [x["acc"] for x in r["rounds"]]
+                                   for r, o in pairs)})
+        lines[-1]["difference"] = pd.Series(new, dtype=float).mean() - lines[-1]["committed"]
+    return pd.DataFrame(lines)
+
+
+def _mean(values: dict) -> float:
+    return sum(values.values()) / len(values)
+
+
+def reproduced_text(frame: pd.DataFrame) -> str:
+    """The same for a reader: a table for each block, and what agrees."""
+    lines = []
+    for block, part in frame.groupby("block", sort=False):
+        wide = part.set_index("row")[["printed", "committed", "fresh", "difference", "equal"]].rename_axis(None)
+        wide["equal"] = wide["equal"].map({True: "yes", False: "no"})
+        text = wide.to_string(float_format="{:.2f}".format, na_rep="–")
+        lines.append(f"{block}: average accuracy (%) over {part.seeds.max()} of the table's seeds\n{text}")
+    same, known = int(frame["equal"].sum()), frame[frame.committed.notna()]
+    far = f"; the others differ by at most {known.difference.abs().max():.2f} points" if same < len(known) else ""
+    return "\n\n".join(lines) + f"\n\n{same} of {len(frame)} rows are equal in every accuracy of every round{far}."
+
+
 # all claims
 
 def claims_listing(paper: str | None = None, results: Path | None = None) -> list[dict]:
@@ -84,7 +122,7 @@ def claims_text(found: list[dict]) -> str:
 
 
 def why(ident: str, results: Path | None = None) -> dict:
-    """{"claim": as in `claims_listing`, "records": [{"row", "seed", "value", "file", "command", "commit", "hardware"}]} of
+    """{"claim": as in `claims_listing`, "records": [{"row", "seed", "value", "file", "command", "commit", "hardware"}]}:
     what stands behind a claim's verdict. UserError: no such claim.
     """
     results = results_folder(results)

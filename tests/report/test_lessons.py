@@ -74,7 +74,7 @@ def test_the_net_with_batch_norm_depends_on_its_seed_alone():
     assert one.dim == 32 and one.head.weight.equal(two.head.weight) and not one.head.weight.equal(other.head.weight)
     images = Split(torch.randint(256, (3, 3, 28, 28), dtype=torch.uint8), torch.tensor([0, 1, 2]))
     z = lessons.features(one.train(), images)
-    assert z.shape == (3, 32) and not one.body.training     # by the kept statistics: a picture alone has the same features
+    assert z.shape == (3, 32) and not one.body.training     # by kept statistics: a picture alone has the same features
     assert torch.allclose(z[1:2], lessons.features(one, images[1:2]), atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What the pages of concepts share: a net trained in one place, its accuracy, a federation run to its end."""
+"""What the pages of concepts share: samples to look at, training in one place, a simulation's rounds step by step."""
 import pandas as pd
 import torch
 import torch.nn.functional as F

@@ -200,7 +200,7 @@ class Page:
         """Printed above ours ± half of the 95 % interval, n seeds: a table for each block, of these rows or all.
 
         A block without records shows what is printed alone. Rows without any number are left out, and a variant of ours
-        without records: its printed numbers stand with the block that it varies.
+        without records: its printed numbers stand with the block that it varies. "→ sv": nobody trained on sv.
         """
         for block in [b for b in blocks or self.blocks if b in self.blocks]:
             if block in self.ran or "printed" not in self.table.blocks[block]:
@@ -209,7 +209,9 @@ class Page:
                     own = [r for r in wide.index if self.table.printed_row(r) == r]
                     wide = wide.loc[own].drop(columns="n").replace("<br>–$", "", regex=True)
                 empty = wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)
-                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}", text.table(wide[~empty]))
+                arrows = {c: f"→ {c}" for c in self.table.blocks[block]["columns"].values() if self.table.leave_one_out}
+                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
+                            text.table(wide[~empty].rename(columns=arrows)))
 
     def show_each(self, content, empty: str = text.EMPTY):
         """What content(block) gives below the title of each block with records; nothing where that is None."""

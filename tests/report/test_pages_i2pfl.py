@@ -107,3 +107,24 @@ def test_table_7_differs_from_table_2_in_the_clients_alone():
             other = plans[p.row, p.block]
             assert (p.run.settings, p.run.net, p.run.protocol) == (other.settings, other.net, other.protocol)
             assert len(set(p.run.data.clients)) == 1 and p.run.data.fraction == other.data.fraction
+
+
+def test_an_average_over_unseen_domains_is_that_of_four_runs():
+    page = Page("i2pfl/table3", "mini", [0, 1, 2])
+    cell = page.averages.set_index("row").loc["FedAvg"]
+    runs = [p.run for p in page.table.runs("mini", [0, 1, 2]) if p.row == "FedAvg"]
+    rounds = [r for run in runs for r in records.read_record(run.path(page.results))["rounds"][-5:]]
+    assert cell.n == 3 and len(runs) == 12
+    assert cell.ours == pytest.approx(sum(sum(r["unseen"].values()) for r in rounds) / len(rounds))
+
+
+def test_a_column_of_a_domain_that_nobody_trained_on_has_an_arrow(monkeypatch):
+    shown = []
+    monkeypatch.setattr(text, "titled", lambda title, table: shown.append(list(table.columns)))
+    Page("i2pfl/table3", "mini").show()
+    Page("i2pfl/table7", "mini").show()
+    assert shown[0] == [*(f"→ {c}" for c in shown[1][:4]), "Avg", "n"]
+
+
+def test_blocks_without_records_have_no_differences():
+    assert Page("i2pfl/table3", "lite").between("office", "office_full").empty

@@ -3,13 +3,17 @@ from fedlib.report.plots.looks import DASHES, MARKERS, OKABE_ITO, WIDTH, colour,
 
 
 @styled
-def matrix(values, label: str = "accuracy (%)", low: float = 0, high: float = 100, form: str = ".0f"):
-    """Heat map with every value printed in its cell. values: DataFrame; index and columns names title the axes."""
+def matrix(values, label: str = "accuracy (%)", low: float = 0, high: float = 100, form: str = ".0f",
+           row: float = 0.6):
+    """Heat map with every value printed in its cell. values: DataFrame; index and columns names title the axes.
+
+    row: inches that a line takes; in narrow lines the numbers are smaller.
+    """
     import matplotlib.pyplot as plt
     import seaborn as sns
-    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, 1.1 + 0.6 * len(values)))
+    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, 1.1 + row * len(values)))
     sns.heatmap(values.astype(float), ax=ax, annot=True, fmt=form, vmin=low, vmax=high, cmap="YlGnBu", linewidths=2,
-                linecolor="white", annot_kws={"size": 12}, cbar_kws={"label": label})
+                linecolor="white", annot_kws={"size": 12 if row > 0.5 else 9}, cbar_kws={"label": label})
     ax.set(xlabel=values.columns.name or "", ylabel=values.index.name or "")
     ax.tick_params(length=0)
     ax.tick_params(axis="y", rotation=0)

@@ -28,7 +28,8 @@ ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str]
                 "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
 HOW = {"data": dict, "net": dict, "protocol": dict}
 PAPER = {"paper": dict, "methods?": {str: VALUES},
-         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str} | {f"{p}?": HOW for p in PROFILES}},
+         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str]}
+                    | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
                           "columns?": {str: str}, "data?": {str: dict}, "shows?": {str: [str]}, "leave_one_out?": bool,
                           "transfer?": bool}},

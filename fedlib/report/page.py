@@ -6,9 +6,9 @@ from functools import cached_property
 import pandas as pd
 from IPython.display import Markdown, display
 
-from fedlib.experiments import batch, claims, tables
+from fedlib.experiments import batch, claims, evidence, tables
 from fedlib.experiments.statistics import interval
-from fedlib.report import plots, text
+from fedlib.report import marks, plots, text
 
 
 class Page:
@@ -208,10 +208,12 @@ class Page:
                 if block not in self.ran:
                     own = [r for r in wide.index if self.table.printed_row(r) == r]
                     wide = wide.loc[own].drop(columns="n").replace("<br>–$", "", regex=True)
-                empty = wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)
+                wide = wide[~wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)]
+                wide = marks.marked(self, wide, block) if block in self.ran else wide
                 arrows = {c: f"→ {c}" for c in self.table.blocks[block]["columns"].values() if self.table.leave_one_out}
                 text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
-                            text.table(wide[~empty].rename(columns=arrows)))
+                            text.table(wide.rename(columns=arrows)),
+                            *([marks.shows(self, block)] if block in self.ran else []))
 
     def show_each(self, content, empty: str = text.EMPTY):
         """What content(block) gives below the title of each block with records; nothing where that is None."""
@@ -275,6 +277,11 @@ class Page:
         if not self.ran:
             display(Markdown(text.EMPTY))
 
+    @cached_property
+    def evidence(self) -> pd.DataFrame:
+        """What makes each row evidence: `fedlib.experiments.evidence.of_rows`."""
+        return self._each(evidence.of_rows)
+
     def judged(self) -> pd.DataFrame:
         """The table's claims with their verdicts, each in the profile that shows its block."""
         place = {c["id"]: self.blocks.get(c["block"]) for c in self.table.claims}
@@ -283,7 +290,7 @@ class Page:
         every = text.joined(frames)
         return every[every.profile == every.id.map(place)].reset_index(drop=True)
 
-    def show_claims(self, columns=("says", "verdict", "evidence", "note"), every: bool = True):
+    def show_claims(self, columns=("says", "verdict", "evidence", "reason", "note"), every: bool = True):
         """The claims with their verdicts, all or those that are decided, after the number of each verdict."""
         judged = self.judged()
         part = judged if every else judged[judged.verdict != "not run"]
@@ -295,7 +302,8 @@ class Page:
         return text.joined(tables.provenance(self.table, p, self.results) for p in self.profiles)
 
     def provenance(self):
-        """The same, a column for each block."""
+        """The distance from the paper's experiment; then how the numbers were made, a column for each block."""
+        marks.show_distance(self)
         return text.or_empty(self.made(), lambda frame: frame.T)
 
 

@@ -122,8 +122,8 @@ def claims_text(found: list[dict]) -> str:
 
 
 def why(ident: str, results: Path | None = None) -> dict:
-    """{"claim": as in `claims_listing`, "records": [{"row", "seed", "value", "file", "command", "commit", "hardware"}]}:
-    what stands behind a claim's verdict. UserError: no such claim.
+    """{"claim": as in `claims_listing`, "records": [{"row", "seed", "value", "file", "command", "commit",
+    "hardware"}]}: what stands behind a claim's verdict. UserError: no such claim.
     """
     results = results_folder(results)
     judged = claims.judge_all(results)

@@ -1,4 +1,5 @@
 """What pages say: differences in words, tables to read, source code, and one sentence where there is nothing yet."""
+import html
 import inspect
 import textwrap
 
@@ -69,6 +70,14 @@ def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):
     order = list(frame.row.unique())
     found = frame[frame.n > 0].sort_values("row", key=lambda rows: rows.map(order.index), kind="stable")
     return or_empty(found, lambda lines: plots.differences(lines, by=by, label=label))
+
+
+def opened(number: str, title: str) -> str:
+    """The number of ours in a cell, below the printed one, with what it stands on: seen by pointer and by keyboard."""
+    printed, line, ours = number.rpartition("<br>")
+    if ours in ("–", ""):
+        return number
+    return f'{printed}{line}<span class="number" tabindex="0" title="{html.escape(title)}">{ours}</span>'
 
 
 def titled(title: str, *content):

@@ -7,14 +7,21 @@ from IPython.display import HTML, Markdown
 
 from fedlib.engine import records
 from fedlib.experiments import tables
-from fedlib.experiments.claims import judge_all
+from fedlib.experiments.claims import (
+    CONTRADICTED,
+    DECIDED,
+    NOT_EVIDENCE,
+    NOT_RUN,
+    SUPPORTED,
+    UNDECIDED,
+    judge_all,
+)
 from fedlib.report import text
 
 PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")
-OPEN = "not run"
-SIGNS = {"reproduced": "✔", "partly": "◐", "not reproduced": "✘", OPEN: "–"}
-INKS = {"reproduced": ("#009E73", "white"), "partly": ("#56B4E9", "black"), "not reproduced": ("#D55E00", "white"),
-        OPEN: ("#d9d9d9", "black")}         # of a piece of a bar, and of the number in it
+SIGNS = {SUPPORTED: "✔", CONTRADICTED: "✘", UNDECIDED: "◐", NOT_EVIDENCE: "○", NOT_RUN: "–"}
+INKS = {SUPPORTED: ("#009E73", "white"), CONTRADICTED: ("#D55E00", "white"), UNDECIDED: ("#56B4E9", "black"),
+        NOT_EVIDENCE: ("#b3b3b3", "black"), NOT_RUN: ("#e6e6e6", "black")}     # of a piece of a bar, of its number
 KINDS = ("the paper's data", "embedded data")
 # Sets, and domains of the digits, that were not at hand when the records were made.
 ABSENT = {"domainnet": "DomainNet", "ddr": "DDR", "tiny_imagenet": "Tiny-ImageNet", "cub200": "CUB-200-2011",
@@ -24,19 +31,18 @@ WIDTHS = {"claim": 44, "verdict": 16, "evidence": 30, "profile": 10}        # of
 
 
 def every(results: Path | None = None) -> pd.DataFrame:
-    """The claims as `claims.judge_all` gives them, and of each: the paper's name, the kind of data (KINDS), the reason.
-
-    reason: the kind of reason why a claim has no verdict, "" where it has one; its evidence is then that in words.
+    """The claims as `claims.judge_all` gives them, and of each: the paper's name, the kind of data (KINDS), and why it
+    has no verdict: `reason` in words, `kind` in short, "" where it has one.
     """
     results = records.results_folder(results)
     found, names = judge_all(results), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
     made = {ident: tables.load_table(ident) for ident in dict.fromkeys(found.paper + "/" + found.table)}
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
-    whys = [why(c, t, results) if c.verdict == OPEN else ("", c.evidence)
+    whys = [why(c, t, results) if c.verdict == NOT_RUN else (c.reason.partition(":")[0], c.reason)
             for c, t in zip(found.itertuples(), places, strict=True)]
     kinds = [KINDS[not {"lite", "paper"} & set(t.blocks[b])] for t, b in zip(places, found.block, strict=True)]
-    return found.assign(name=found.paper.map(names), data=kinds, reason=[r for r, _ in whys],
-                        evidence=[e for _, e in whys])
+    return found.assign(name=found.paper.map(names), data=kinds, kind=[k for k, _ in whys],
+                        reason=[r for _, r in whys])
 
 
 def why(claim, table: tables.Table, results: Path) -> tuple[str, str]:
@@ -66,17 +72,16 @@ def counts(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(claims: pd.DataFrame) -> Markdown:
-    """The same in words, for the papers' own data, with those whose interval lies below zero."""
+    """The same in words, for the papers' own data."""
     real = claims[claims.data == KINDS[0]]
-    decided = real[real.verdict != OPEN]
-    share = ", ".join(f"{(decided.verdict == v).sum()} {v}" for v in list(SIGNS)[:3])
-    bounds = decided[decided.verdict == "not reproduced"].evidence.str.extract(r"(\S+) ± (\S+)").astype(float)
-    by = ", ".join(f"{n} in {p}" for p, n in decided.profile.value_counts().items()) or "none"
+    stands = real.verdict.value_counts().reindex(list(SIGNS), fill_value=0)
+    alone = real[real.verdict == NOT_EVIDENCE].direction.value_counts().reindex(DECIDED, fill_value=0)
     return Markdown(
-        f"There are **{len(claims)}** claims, {len(real)} of them about the papers' own data. The records decide "
-        f"**{len(decided)}** of these ({by}): {share}. Of the latter, {(bounds[0] + bounds[1] < 0).sum()} surely are "
-        f"the other way round: the whole interval lies below zero. {len(real) - len(decided)} are not run; the last "
-        "section says why.")
+        f"There are **{len(claims)}** claims, {len(real)} of them about the papers' own data. Of these "
+        f"**{stands[SUPPORTED]}** are supported, **{stands[CONTRADICTED]}** contradicted, {stands[UNDECIDED]} "
+        f"undecided; {stands[NOT_EVIDENCE]} have records that are not evidence, and {stands[NOT_RUN]} are not run. Of "
+        f"those without evidence the intervals alone would call {alone[SUPPORTED]} supported and {alone[CONTRADICTED]} "
+        "contradicted: a run that was not tuned, or has not settled, may say the opposite when it is.")
 
 
 def folds(claims: pd.DataFrame, paper: str) -> HTML:
@@ -102,7 +107,8 @@ def _fold(part: pd.DataFrame) -> str:
 
 
 def _row(claim) -> str:
-    says, evidence, note = map(html.escape, (claim.says, claim.evidence, claim.note))
-    cells = [says + (f"<br><small>{note}</small>" if note else ""), f"{SIGNS[claim.verdict]} {claim.verdict}", evidence,
+    says, evidence, note, reason = map(html.escape, (claim.says, claim.evidence, claim.note, claim.reason))
+    cells = [says + (f"<br><small>{note}</small>" if note else ""), f"{SIGNS[claim.verdict]} {claim.verdict}",
+             evidence + (f"<br><small>{reason}</small>" if reason else ""),
              claim.profile or "–"]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

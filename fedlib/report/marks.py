@@ -1,0 +1,66 @@
+"""What stands with a table's numbers: the records behind each, whether a row is evidence, what the seeds can show."""
+import pandas as pd
+from IPython.display import Markdown
+
+from fedlib.datasets.registry import reader_of
+from fedlib.experiments import distance, evidence, failures, power, tables
+from fedlib.report import text
+
+WORDS = {True: "yes", False: "no", None: "–"}
+
+
+def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
+    """A block's table of text with the marks of each row, and the rows of the constant answer and of chance below.
+
+    Each number of ours opens the records behind it.
+    """
+    columns = {s: c for s, c in (page.table.blocks[block]["columns"] | {"avg": "Avg"}).items() if c in wide}
+    behind, rows = records_behind(page, block), of_rows(page, block).set_index("row")
+    for row in [r for r in wide.index if r in behind]:
+        for column in columns.values():
+            wide.loc[row, column] = text.opened(wide.loc[row, column], behind[row])
+    for mark in ("learned", "settled", "tuned"):
+        wide[mark] = [WORDS[rows[mark].get(r)] for r in wide.index]
+    constant = tables.constants(page.table, page.blocks[block], page.results, page.seeds, page.when)
+    constant = constant[constant.block == block].groupby("setting").value.mean()
+    name = page.table.blocks[block][page.blocks[block]]["data"]["name"]
+    floors = {tables.CONSTANT: {c: f"{constant[s]:.1f}" for s, c in columns.items() if s in constant},
+              "chance": {c: f"{100 / len(reader_of(name).CLASSES):.1f}" for s, c in columns.items() if s != "rounds"}}
+    below = pd.DataFrame(floors, dtype=object).T.reindex(columns=wide.columns).dropna(how="all")
+    return pd.concat([wide.astype(object), below]).fillna("")
+
+
+def of_rows(page, block: str) -> pd.DataFrame:
+    """What makes the rows of a block evidence, by the column that stands for it."""
+    found = page.evidence[page.evidence.block == block]
+    return found[found.setting == ("ood" if page.table.transfer else "avg")]
+
+
+def records_behind(page, block: str) -> dict[str, str]:
+    """{row: its records' files, commits and hardware, and the command that makes them again}."""
+    found = {}
+    for planned, record in [line for line in page.found if line[0].block == block]:
+        made = record["made"]
+        lines, commands = found.setdefault(planned.row, ([], {}))
+        lines.append(f"seed {planned.seed}: {planned.run.path('results')} (commit {made.get('commit', 'unknown')}, "
+                     f"{made.get('hardware', 'unknown')})")
+        commands[failures.command(planned).partition(" --device")[0]] = None
+    return {row: "\n".join([*lines, *commands]) for row, (lines, commands) in found.items()}
+
+
+def shows(page, block: str) -> Markdown:
+    """What a block's seeds and test images can show, and what speaks against its rows as evidence."""
+    frame = power.of_blocks(page.table, page.blocks[block], page.results, len(page.seeds or page.table.seeds))
+    words = [power.in_words(frame[frame.block == block]).partition(": ")[2]]
+    words += evidence.faults(of_rows(page, block).to_dict("records"))
+    return text.lines(f"{w[0].upper()}{w[1:]}." for w in words if w)
+
+
+def show_distance(page):
+    """How far each block's runs are from the paper's experiment, setting by setting."""
+    for block in page.ran:
+        frame = distance.of_block(page.table, block, page.blocks[block])
+        notes = page.table.blocks[block].get("distance", [])
+        if len(frame) or notes:
+            text.titled(f"How far {page.titles[block]} is from the paper's experiment",
+                        text.table(frame.astype(str), words=True, index=False), text.lines(notes, ""))

@@ -24,7 +24,8 @@ def clone(tmp_path, monkeypatch):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "notebooks" / "a").mkdir(parents=True)
     for name, extras in (("plain", []), ("clip", ["clip"])):
-        cells = [{"cell_type": "code", "id": "x", "metadata": {"tags": ["install", "hide-input", *extras]}, "source": []},
+        tags = ["install", "hide-input", *extras]
+        cells = [{"cell_type": "code", "id": "x", "metadata": {"tags": tags}, "source": []},
                  {"cell_type": "markdown", "id": "y", "metadata": {}, "source": ["github.com stays"]}]
         text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
         (tmp_path / "notebooks" / "a" / f"{name}.ipynb").write_text(text)
@@ -48,7 +49,8 @@ def test_an_address_is_written_everywhere_and_taken_back(clone, capsys):
     assert address.main("owner/name") == 0
     assert len(capsys.readouterr().out.split()) == 5 and address.address() == "https://github.com/owner/name"
     after = texts(clone)
-    assert all("https://github.com/owner/name" in t for t in after.values()) and "colab_url" in after[Path("_config.yml")]
+    assert all("https://github.com/owner/name" in t for t in after.values())
+    assert "colab_url" in after[Path("_config.yml")]
     assert '"./fed-across-domains[clip]"' in json.loads(after[Path("notebooks/a/clip.ipynb")])["cells"][0]["source"][-1]
     assert after[Path("notebooks/a/plain.ipynb")].count("github.com stays") == 1
     assert address.main("none") == 0 and texts(clone) == before

@@ -65,9 +65,9 @@ def methods_table() -> str:
         names = ", ".join(f"`{name}`" for name in zoo.of_kind(kind))
         file = "base" if kind == "averaging" else kind
         page = "concepts/01_federated_averaging" if kind == "averaging" else f"zoo/{kind}"
-        first = json.loads((ROOT / "notebooks" / f"{page}.ipynb").read_text())["cells"][0]["source"][0]
+        first = json.loads((ROOT / "notebooks" / f"{page}.ipynb").read_text())["cells"][0]["source"][0].strip("# \n")
         lines.append(f"| {kind.replace('_', ' ')} | {names} | [{file}.py](fedlib/methods/{file}.py) "
-                     f"| [{first.strip("# \n")}](notebooks/{page}.ipynb) |")
+                     f"| [{first}](notebooks/{page}.ipynb) |")
     return "\n".join(lines) + "\n"
 
 

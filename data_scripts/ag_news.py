@@ -5,12 +5,12 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from fedlib.readers.image_folder import subset_text
 from tqdm import tqdm
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import subset_text
 
 NAME = "ag_news"
 TITLE = "AG News"

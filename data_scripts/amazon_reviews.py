@@ -4,7 +4,6 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-from fedlib.readers.image_folder import subset_text
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from scipy.sparse import coo_matrix, issparse
@@ -13,6 +12,7 @@ from sklearn.datasets import load_svmlight_file
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import subset_text
 
 NAME = "amazon_reviews"
 TITLE = "Amazon reviews"

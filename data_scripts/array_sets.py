@@ -1,9 +1,9 @@
 """Sets that come as arrays, a train and a test half each: one domain from both, and the checks that all need."""
 import numpy as np
-from fedlib.readers.image_folder import resize_all, room
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import resize_all, room
 
 KINDS = ("train", "test")
 _CHUNK = 2**14  # images that are resized at once

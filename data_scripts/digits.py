@@ -3,12 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from fedlib.readers import mat_digits, mnist, rendered_digits, usps_files
-from fedlib.readers.array_sets import KINDS, check_classes, check_labels, counts, labels_and_part, pooled
-from fedlib.readers.image_folder import bare, check_listed, class_files, decode, subset_text
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
+from fedlib.readers import mat_digits, mnist, rendered_digits, usps_files
+from fedlib.readers.array_sets import KINDS, check_classes, check_labels, counts, labels_and_part, pooled
+from fedlib.readers.image_folder import bare, check_listed, class_files, decode, subset_text
 
 NAME = "digits"
 TITLE = "Digits (MNIST, USPS, SVHN, MNIST-M, SynthDigits, SYN, rendered)"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedlib.readers.image_folder import bare, check_listed, decode, find_domains, hold_out, subset_text, transform_text
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import bare, check_listed, decode, find_domains, hold_out, subset_text, transform_text
 
 _SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")  # MPFT's order of clients
 _FOUR = _SIX[:4]

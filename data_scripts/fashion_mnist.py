@@ -4,12 +4,12 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+
+from fedlib.core.errors import UserError
 from fedlib.readers import idx_files
 from fedlib.readers.array_sets import check_classes, check_labels, counts, pooled
 from fedlib.readers.image_folder import classes_text, subset_text
 from fedlib.readers.mnist import transform
-
-from fedlib.core.errors import UserError
 
 NAME = "fashion_mnist"
 TITLE = "Fashion-MNIST"

@@ -6,9 +6,9 @@ parts are drawn by lesion: no lesion is in both.
 import csv
 
 import numpy as np
-from fedlib.readers.image_folder import bare, check_listed, classes_text, decode, hold_out, subset_text, transform_text
 
 from fedlib.core.errors import UserError
+from fedlib.readers.image_folder import bare, check_listed, classes_text, decode, hold_out, subset_text, transform_text
 
 NAME = "ham10000"
 TITLE = "HAM10000"

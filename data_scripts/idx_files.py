@@ -5,10 +5,10 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from fedlib.readers.array_sets import check_labels
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
+from fedlib.readers.array_sets import check_labels
 
 PARTS = ("train", "t10k")
 NAMES = tuple(f"{kind}-{what}-ubyte" for kind in PARTS for what in ("images-idx3", "labels-idx1"))

@@ -3,12 +3,12 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from fedlib.readers.array_sets import check_labels
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
+from fedlib.readers.array_sets import check_labels
 
 SVHN_FILES = tuple(
     File(f"svhn/{name}", (f"http://ufldl.stanford.edu/housenumbers/{name}",), f"md5:{md5}", size, domains=("svhn",))

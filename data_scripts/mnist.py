@@ -1,10 +1,10 @@
 """MNIST: handwritten digits of two groups of writers (LeCun et al., 1998)."""
 import numpy as np
+
+from fedlib.core.errors import UserError
 from fedlib.readers import idx_files
 from fedlib.readers.array_sets import check_classes, counts, pooled
 from fedlib.readers.image_folder import classes_text, subset_text
-
-from fedlib.core.errors import UserError
 
 NAME = "mnist"
 TITLE = "MNIST"

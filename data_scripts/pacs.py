@@ -2,6 +2,10 @@
 from pathlib import Path
 
 import numpy as np
+
+from fedlib.core.errors import UserError
+from fedlib.datasets.download import File
+from fedlib.datasets.prepare import TEST, TRAIN
 from fedlib.readers.image_folder import (
     bare,
     class_files,
@@ -11,10 +15,6 @@ from fedlib.readers.image_folder import (
     subset_text,
     transform_text,
 )
-
-from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
-from fedlib.datasets.prepare import TEST, TRAIN
 
 NAME = "pacs"
 TITLE = "PACS"

@@ -6,13 +6,13 @@ so results differ from those on the published images. Nothing is downloaded. The
 by FreeType; another release of Pillow may move some pixels by a grey level or so.
 """
 import numpy as np
-from fedlib.readers.image_folder import room
 from PIL import Image, ImageFilter
 
 from fedlib.core.errors import UserError
 from fedlib.core.seeds import key
 from fedlib.datasets import mini_digits
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import room
 
 NAME = "rendered_digits"
 TITLE = "Rendered digits (regenerated stand-in for SynthDigits)"

@@ -1,10 +1,10 @@
 """Tiny-ImageNet-200: 64 px images of 200 ImageNet classes (Le and Yang, 2015)."""
 import numpy as np
-from fedlib.readers.image_folder import check_listed, classes_text, decode, images_in, subset_text, transform_text
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers.image_folder import check_listed, classes_text, decode, images_in, subset_text, transform_text
 
 NAME = "tiny_imagenet"
 TITLE = "Tiny-ImageNet"

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from fedlib.readers.array_sets import KINDS, check_labels
 from sklearn.datasets import load_svmlight_file
 
 from fedlib.core.errors import UserError
 from fedlib.datasets.download import File
+from fedlib.readers.array_sets import KINDS, check_labels
 
 _SOURCE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/"
 FILES = (File("usps/usps.bz2", (f"{_SOURCE}usps.bz2",), "md5:ec16c51db3855ca6c91edd34d0e9b197", 6_600_000,

@@ -59,8 +59,8 @@ def sent(w, n=1, **more) -> dict:
 
 
 def client_of(net, x, y, client_id="0", **more) -> Client:
-    """A client with these samples, for training and for tests."""
-    split = Split(torch.as_tensor(x), torch.as_tensor(y))
+    """A client with these samples, for training and for tests; None: it needs none."""
+    split = Split(*(v if v is None else torch.as_tensor(v) for v in (x, y)))
     return Client(client_id, "d", split, split, net=net, **more)
 
 

@@ -108,10 +108,11 @@ def rotate(x: Tensor, degrees: Tensor) -> Tensor:
     return nn.functional.grid_sample(x.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
 
 
-def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator, order: str = "random"):
+def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator, order: str = "random", least: int = 2):
     """One epoch of (x, y), in random order or class by class ("classes").
 
-    A last batch of one sample is left out: batch-norm has no variance there.
+    A last batch of fewer than `least` samples is left out: batch-norm has no variance over one, and over two whose
+    maps have one pixel hardly any.
     """
     device = split.y.device
     every = torch.randperm(len(split), generator=gen).to(device)
@@ -120,7 +121,7 @@ def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator, o
     highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
     draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in highs], 1).to(device)
     for index in every.split(batch):
-        if len(index) == 1 < min(batch, len(split)):
+        if len(index) < min(least, batch, len(split)):
             continue
         x = split.x[index]
         if augmentation == "flip_rotate" and x.dtype == torch.uint8:

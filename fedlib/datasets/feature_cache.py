@@ -154,7 +154,7 @@ def summary(path: Path) -> str:
 # make
 
 def ensure_features(name: str, size: int | None, encoder: str, device: str = "cpu", say=print):
-    """Make the features where there are none; raises what `load` and `make` raise."""
+    """Make the features where there are none; raises what `load_features` and `make_features` raise."""
     wanted, pin, _ = encoder.partition("#")
     if pin or _there(prepare.load_set(name, size).manifest, wanted):
         load_features(name, size, encoder)

@@ -42,10 +42,11 @@ class Data:
     balanced: bool = later(True)         # pathological: equal shares of a class; else random ones
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
     pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
+    tuning: float = later(0.0)           # > 0: this share of a client's training samples stands in for its test split
     encoder: str = later("")             # x are features of this frozen encoder (models.encoders) in the images' place
     head: Literal["", "texts", "plain", "public"] = later("")     # what frozen heads are made of (models.class_heads)
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
-    most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1}
+    most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1, "tuning": 0.9}
 
     def __post_init__(self):
         if not re.fullmatch(r"\w{1,60}", self.name, re.ASCII):     # records lie in a folder of this name
@@ -118,12 +119,14 @@ def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[S
     rule = RULES[spec.split]
     if rule.own_test:
         shares = [hold_out(s, rule.own_test, generator(seed, "own test", i)) for i, s in enumerate(shares)]
+    if spec.tuning:
+        shares = [hold_out(s, spec.tuning, generator(seed, "tuning", i)) for i, s in enumerate(shares)]
     for i, s in enumerate(shares):
         if not held_size(s.train) or not held_size(s.test):
             raise UserError(f"{spec.name}: client {i} of {len(shares)} ({s.domain}) has {held_size(s.train)} training "
                             f"and {held_size(s.test)} test samples; use fewer clients")
     unseen = {d: parts[d].test if d in parts else parts_of(spec, prepared, d).test for d in spec.unseen}
-    return shares, unseen
+    return shares, {} if spec.tuning else unseen      # a choice of settings sees no test sample
 
 
 def parts_of(spec: Data, prepared, domain: str) -> Parts:

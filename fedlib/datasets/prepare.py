@@ -25,7 +25,7 @@ TRAIN, VAL, TEST, PUBLIC = range(4)  # public samples never enter a federation
 PARTS = ("train", "val", "test", "public")
 ABOUT = ("source", "transform", "split", "licence", "citation", "notice", "recipe", "files", "skipped", "names",
          "words")
-HASH_LIMIT = 64 * 2**20  # load() hashes files below this size; verify() hashes any
+HASH_LIMIT = 64 * 2**20  # load_set() hashes files below this size; verify() hashes any
 CHUNK = 16 * 2**20
 MANIFEST = {"classes": [str], "domains": {str: {"per_class": [int]}}, "bytes": int, "digest": str, "kind?": str,
             "notice?": str, "split?": str, "names?": {str: str}, "words?": list | str}      # what readers use

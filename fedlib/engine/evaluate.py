@@ -74,7 +74,7 @@ def stalled(rounds: list[dict], protocol) -> bool:
 
 
 def cross_tested(clients: list, accuracies: list[dict]) -> dict:
-    """What a round's record holds: {"cross": by domain and domain, "transfer": see `scores`}.
+    """What a round's record holds: {"cross": by domain and domain, "transfer": see `transfer_scores`}.
 
     accuracies: for each client {client: accuracy (%) of its model there}, or one such dict where all share a model.
     """

@@ -208,6 +208,3 @@ def sample(clients: int, protocol, seed: int, number: int) -> list[int]:
         low = min(take, max(1, int(protocol.participation_low * clients)))
         take = int(torch.randint(low, take + 1, (), generator=generator(seed, "participants", number)))
     return sorted(torch.randperm(clients, generator=generator(seed, "participation", number))[:take].tolist())
-
-
-# checkpoints

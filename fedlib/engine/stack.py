@@ -140,7 +140,7 @@ def steps(asked: Fit):
     client, protocol = asked.client, asked.protocol
     gen = generator(client.seed, "order", client.round, client.id)
     for _ in range(asked.epochs):
-        yield from batches(client.train, protocol.batch, protocol.augment, gen, protocol.order)
+        yield from batches(client.train, protocol.batch, protocol.augment, gen, protocol.order, protocol.least_batch)
 
 
 class Stack:

@@ -26,6 +26,8 @@ class Worker:
         if run.net.head == "own":
             net.head.weight = client.head
         client.net = self.method.equip(net).to(device)
+        if run.protocol.precision == "bf16":        # on processors with bfloat16 units it halves a convolution's time
+            client.net.to(memory_format=torch.channels_last)
         client.train, client.test = client.train.to(device), client.test.to(device)
         client.val = client.val and client.val.to(device)
         self.evaluate_after = run.protocol.evaluate != "before"

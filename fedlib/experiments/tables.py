@@ -1,4 +1,4 @@
-"""A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed; claims -> verdicts."""
+"""A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed."""
 import functools
 from dataclasses import dataclass
 from importlib import resources
@@ -22,7 +22,7 @@ PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, i
 # What a table may want beside a record: the module of fedlib.probes that measures and stores it.
 MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "cams": "grad_cam"}
 
-# What a paper's file holds, as `forms.check` reads it; settings are checked where runs are planned.
+# What a paper's file holds, as `schema.check` reads it; settings are checked where runs are planned.
 VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
                 "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
@@ -356,9 +356,6 @@ def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
         return pd.DataFrame()
     together = {k: "sum" if k in ("runs", "hours") else lambda v: ", ".join(sorted(set(v))) for k in lines[0]}
     return pd.DataFrame(lines).groupby("block").agg(together).drop(columns="block").round(2)
-
-
-# claims -> verdicts
 
 
 # the command's list

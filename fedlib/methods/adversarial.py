@@ -73,7 +73,8 @@ class ADCOL(FedAvg):
         client.net.train(self.collect == "train")
         with autocast(self.protocol, client.train.y):
             pairs = [(client.net.body(x).float(), y)
-                     for x, y in batches(client.train, self.protocol.batch, self.protocol.augment, gen)]
+                     for x, y in batches(client.train, self.protocol.batch, self.protocol.augment, gen,
+                                        least=self.protocol.least_batch)]
         return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
 
     def aggregate(self, uploads):

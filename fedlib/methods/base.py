@@ -43,6 +43,7 @@ class Protocol:
     keep_optimiser: bool = settings.later(False)     # each client's goes on from round to round; else a new one each
     warmup: int = settings.later(0)      # rounds of linear warm-up of lr, then a cosine to 0; 0: lr stays
     initial: bool = settings.later(False)            # round 0: a test before any training
+    least_batch: int = settings.later(2)             # a smaller last batch of an epoch is left out (batch-norm)
     cross: bool = settings.later(False)  # every client's model is tested on every client's test split (MPFT)
     least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1}
     most: ClassVar[dict] = {"participation": 1, "participation_low": 1}
@@ -126,7 +127,7 @@ class FedAvg:
         p, opt = self.protocol, optimiser(self.protocol, net.train(), client)
         gen = generator(client.seed, "order", client.round, client.id)
         for _ in range(epochs):
-            for x, y in batches(client.train, p.batch, p.augment, gen, p.order):
+            for x, y in batches(client.train, p.batch, p.augment, gen, p.order, p.least_batch):
                 client.scratch.setdefault("losses", []).append(self.step(net, x, y, client, opt, loss))
         keep_moments(p, opt, net, client)
 

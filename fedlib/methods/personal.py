@@ -235,7 +235,7 @@ def endless(client, protocol, *key):
     """Batches of the client's training data without end, drawn apart from those of the epochs."""
     gen = generator(client.seed, "beside", *key, client.id)
     while True:
-        yield from batches(client.train, protocol.batch, protocol.augment, gen, protocol.order)
+        yield from batches(client.train, protocol.batch, protocol.augment, gen, protocol.order, protocol.least_batch)
 
 
 def cloud(own: str, models: dict, alpha_k: float, sigma: float) -> dict:

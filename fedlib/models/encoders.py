@@ -134,7 +134,7 @@ def load_encoder(name: str) -> Encoder:
 
 
 def at_hand(name: str) -> bool:
-    """Can the encoder be loaded without a download? UserError as `load`."""
+    """Can the encoder be loaded without a download? UserError as `load_encoder`."""
     kind, colon, rest = name.partition(":")
     if colon and kind == "open_clip":
         model, tag = _model_and_tag(rest)
@@ -171,7 +171,7 @@ def imagenet_encoder(name: str, kind: str, side: int) -> Encoder:
 
 
 def imagenet_net(name: str) -> tuple[nn.Module, str]:
-    """The whole net with its classifier, and how images are normalised for it (a name in data.NORMALS).
+    """The whole net with its classifier, and how images are normalised for it (a name in NORMALS).
 
     Weights are those of FEDLIB_RAW/weights; else torchvision's, which it downloads once.
     """

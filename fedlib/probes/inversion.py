@@ -172,7 +172,7 @@ def attacked(encoder, images, kind: str, steps: int, seed: int):
     target = torch.cat([encoder(part) for part in levels.split(64)]).mean(0)
     original = images[0] if images.shape[-1] <= encoder.side else None
     rows = invert(encoder, target, steps=steps, seed=seed, every=EVERY, side=images.shape[-1],
-                            original=original, **KINDS[kind])
+                  original=original, **KINDS[kind])
     return target, rows
 
 

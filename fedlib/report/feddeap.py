@@ -3,9 +3,12 @@ import pandas as pd
 import torch
 
 from fedlib.core.federation import as_input
-from fedlib.datasets import feature_cache
+from fedlib.core.losses import cosines
+from fedlib.core.seeds import generator
+from fedlib.datasets import feature_cache, named_partitions
 from fedlib.engine.loop import Simulation
 from fedlib.experiments import tables
+from fedlib.methods.prompts import TEST_BATCH
 from fedlib.report import plots
 
 TEST_IMAGES = {"pacs": {"art_painting": 411, "cartoon": 471, "photo": 337, "sketch": 788},      # its released lists
@@ -94,3 +97,52 @@ def leads(maps: dict) -> pd.DataFrame:
     made = {key: pd.DataFrame({seed: lead(a) for seed, a in some.items()}) for key, some in maps.items()}
     made = {key: pd.concat([frame, frame.mean().rename("all").to_frame().T]) for key, frame in made.items()}
     return pd.concat(made, names=["block", "method", "images of"]) if made else pd.DataFrame()
+
+
+# the mean feature at a test
+
+def shuffle(client) -> torch.Tensor:
+    """The order in which FedDEAP's shuffled batches take a client's test images."""
+    return torch.randperm(len(client.test), generator=generator(client.seed, "test order", client.id))
+
+
+def batch_classes(y: torch.Tensor, names: list[str]) -> pd.DataFrame:
+    """How many images of each class the batches of a test hold, in the order of the labels `(N,)`."""
+    return pd.DataFrame([part.bincount(minlength=len(names)).tolist() for part in y.split(TEST_BATCH)],
+                        pd.RangeIndex(1, -(-len(y) // TEST_BATCH) + 1, name="batch"), pd.Index(names, name="digit"))
+
+
+def guess(counts: list[int], seed: int = 0) -> dict[str, float]:
+    """How many images (%) one gets right who knows the number of the batch alone: its largest class, always.
+
+    counts: of the classes, in the order of the files, which is sorted; and shuffled.
+    """
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    orders = {"sorted": y, "shuffled": y[torch.randperm(len(y), generator=generator(seed, "guess"))]}
+    right = {k: sum(int(part.bincount().max()) for part in v.split(TEST_BATCH)) for k, v in orders.items()}
+    return {"images": len(y), "batches": -(-len(y) // TEST_BATCH), "largest class": 100 * max(counts) / len(y)} | {
+        k: 100 * n / len(y) for k, n in right.items()}
+
+
+def guesses(clients, seed: int = 0) -> pd.DataFrame:
+    """`guess` for each client's test images, and for those of the paper's PACS and Office-Caltech10.
+
+    There a test holds a fifth of each class, so its counts follow from those of the stored training images.
+    """
+    lines, kept = {}, named_partitions.stored()
+    for c in clients:
+        lines["mini_digits", c.domain] = guess(c.test.y.bincount(minlength=len(c.classes)).tolist(), seed)
+    for name, title in (("feddeap_pacs", "PACS"), ("feddeap_office", "Office-Caltech10")):
+        for c in kept[name]["clients"]:
+            lines[title, c["domain"]] = guess([-(-n // 4) for n in c["per_class"]], seed)
+    return pd.DataFrame(lines).T.rename_axis(["data", "client"])
+
+
+def batch_means(z: torch.Tensor) -> torch.Tensor:
+    """The mean feature of each batch of a test, `(N, D)` -> `(N / 64, D)`."""
+    return torch.stack([part.mean(0) for part in z.split(TEST_BATCH)])
+
+
+def mean_cosine(v: torch.Tensor) -> float:
+    """The mean cosine of two different rows of `(n, D)`."""
+    return float(cosines(v, v)[~torch.eye(len(v)).bool()].mean())

@@ -140,26 +140,27 @@ def reached(record: dict, within: float) -> int:
 
 
 def costs(*pages: Page) -> pd.DataFrame:
-    """What records measured: a line for each block and row, means over n seeds; ÷ FedAvg: as a multiple of FedAvg's.
+    """What records measured: a line for each dataset and method, means over n seeds; ÷ FedAvg: as a multiple of its.
 
     seconds: of a round, the median of a run. peak MB: see `fedlib.core.machine.peak`. MB down, up: of one client in a
     round. within 0.5, within 2: the round that came so near to the best, see `reached`.
     """
     lines = {}
-    for planned, record in [found for page in pages for found in page.found]:
-        rounds, clients = record["rounds"], len(record["made"]["data"]["clients"])
-        lines[planned.block, planned.row, planned.seed] = {
+    for titles, planned, record in [(page.titles, *found) for page in pages for found in page.found]:
+        rounds, share = record["rounds"], len(record["rounds"]) * len(record["made"]["data"]["clients"]) * 1e6
+        lines[titles[planned.block].split(" (")[0], planned.row, planned.seed] = {
             "seconds": np.median([r["seconds"] for r in rounds]), "peak MB": record["made"].get("peak_mb"),
-            **{f"MB {way}": np.mean([r[f"bytes_{way}"] for r in rounds]) / clients / 1e6 for way in ("down", "up")},
+            **{f"MB {way}": sum(r[f"bytes_{way}"] for r in rounds) / share for way in ("down", "up")},
             "rounds": len(rounds), "within 0.5": reached(record, 0.5), "within 2": reached(record, 2.0)}
     if not lines:
         return pd.DataFrame()
-    runs = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis(["block", "row", "seed"])
-    groups = runs.groupby(level=["block", "row"], sort=False)
-    frame = groups.mean().assign(n=groups.size(), bytes=lambda f: f["MB down"] + f["MB up"])
-    for place, (name, column) in ((1, ("÷ FedAvg", "seconds")), (5, ("bytes ÷ FedAvg", "bytes"))):
-        frame.insert(place, name, frame[column].div(frame[column].xs("FedAvg", level="row"), level="block"))
-    return frame.drop(columns="bytes")
+    runs = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis(["dataset", "method", "seed"])
+    groups = runs.groupby(level=["dataset", "method"], sort=False)
+    frame = groups.mean().assign(n=groups.size())
+    for column, name, whole in ((1, "÷ FedAvg", frame.seconds),
+                                (5, "bytes ÷ FedAvg", frame["MB down"] + frame["MB up"])):
+        frame.insert(column, name, whole.div(whole.xs("FedAvg", level="method"), level="dataset"))
+    return frame
 
 
 # text encoders

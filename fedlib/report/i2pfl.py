@@ -2,13 +2,16 @@
 import pandas as pd
 
 from fedlib.experiments import tables
-from fedlib.report import printed
+from fedlib.experiments.statistics import interval
+from fedlib.report import plots, printed, text
+from fedlib.report.page import Page
 
 DATASETS = {"digits": "Digits", "office": "Office-10", "pacs": "PACS"}
 NAMES = DATASETS | {f"table{k}": f"Table {k}" for k in range(1, 8)}
 OURS = "I2PFL"
 FORMS = {"share, 2": "{:.0%}", "share, 7": "{:.0%}", "accuracy, 2": "{:.1f}", "accuracy, 7": "{:.1f}",
          "change": "{:+.1f}"}       # of what `shares` and `changes` give
+TWO_VALUES = "No records of two values in this profile yet."
 
 
 # Tables 2 and 7: as many clients for each domain
@@ -79,3 +82,55 @@ def contradicted() -> pd.DataFrame:
         ("Table 4", "EMA improves performance across all datasets.",
          f"On average, yes. On DSLR the row without EMA is higher, {dslr['w/o EMA']:.2f} against {dslr['full']:.2f}.")]
     return pd.DataFrame(lines, columns=["where", "the text says", "the table says"])
+
+
+# Figures 6 to 8: each row has another value of one setting
+
+def varied(page: Page) -> str:
+    """The name of the setting that the rows change."""
+    return next(iter(page.table.rows[0]["settings"]))
+
+
+def grid(page: Page) -> dict[str, float]:
+    """{row: its value of the setting}."""
+    return {row["name"]: row["settings"][varied(page)] for row in page.table.rows}
+
+
+def best(page: Page) -> dict[str, float]:
+    """{dataset: the value that the paper takes}; mini is not the paper's."""
+    own = page.table.methods[OURS]
+    return {DATASETS[b]: (own["settings"] | own["at"].get(b, {}))[varied(page)] for b in page.titles if b in DATASETS}
+
+
+def curve(page: Page, setting: str, even: bool = False):
+    """Average accuracy against the setting, in words; datasets with records of one value alone are left out.
+
+    even: the values stand at even distances.
+    """
+    part = page.averages[page.averages.n > 0]
+    part = part[part.groupby("block").row.transform("size") > 1]
+    part = part.assign(dataset=part.block.map(page.titles), mean=part.ours, **{setting: part.row.map(grid(page))})
+    return text.or_empty(part, lambda frame: plots.sensitivity(frame, setting=setting, even=even, best=best(page)),
+                         TWO_VALUES)
+
+
+def agreement(page: Page):
+    """Our best value beside the paper's, by dataset; gain: how much it is above (points), paired by seed.
+
+    run: the values of the grid that have records. "not by chance": the gain's 95 % interval does not reach zero.
+    """
+    lines, wide = {}, page.by()
+    for block in page.ran:
+        runs = wide.loc[block].dropna(axis=1, how="all").rename(columns=grid(page))
+        if runs.shape[1] > 1:
+            theirs, ours = best(page).get(page.titles[block]), runs.mean().idxmax()
+            gap = (runs[ours] - runs[theirs]).dropna() if theirs in runs else []
+            mean, half = interval(gap)
+            word = ("not in the paper" if theirs is None else "not run" if not len(gap)
+                    else "the same value" if ours == theirs
+                    else "another, and not by chance" if mean > half else "another, not settled")
+            lines[page.titles[block]] = {"run": f"{runs.shape[1]} of {len(page.rows)}", "paper": theirs, "ours": ours,
+                                         "gain": mean, "±": half, "n": len(gap), "our best is": word}
+    frame = pd.DataFrame.from_dict(lines, orient="index").rename_axis("dataset")
+    return text.or_empty(frame, lambda frame: text.table(frame, {"paper": "{:g}", "ours": "{:g}", "gain": "{:+.1f}",
+                                                                 "±": "{:.1f}"}), TWO_VALUES)

@@ -146,15 +146,3 @@ def test_a_terminal_gets_one_line_in_place(tmp_path):
     os.close(main), os.close(end)
     assert ran.returncode == 0
     assert "███░░░░░░░ 3/10 runs" in shown and shown.count("\n") == 1 and "\r" in shown
-
-
-def test_the_core_imports_torch_numpy_and_safetensors_only():
-    """So it runs as it is on a machine that has these three and nothing else of ours."""
-    core = ("data partition nets params losses seeds settings records train prepare methods encoders "
-            "feature_cache").split()
-    others = {r.name for r in WANTED} - {"torch", "numpy", "safetensors"} | {"PIL", "sklearn", "yaml", "open_clip"}
-    program = ("import sys; torch = __import__('torch'); "
-               f"sys.modules.update(dict.fromkeys({sorted(others)!r})); "       # None: importing it fails
-               f"[__import__('fedlib.' + m) for m in {core!r}]")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import RAW, needs_raw, quiet
-from fedlib.readers import array_sets, cifar10, cifar100, fashion_mnist, mnist
 from raw_files import fails
 
 from fedlib.datasets import download, prepare
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers import array_sets, cifar10, cifar100, fashion_mnist, mnist
 
 PER_CLASS = {"train": 3, "test": 2}
 

@@ -10,13 +10,13 @@ import h5py
 import numpy as np
 import pytest
 from conftest import RAW, needs_raw, quiet
-from fedlib.readers import array_sets, digits, mnist, rendered_digits, usps_files
 from PIL import Image
 from raw_files import fails
 from scipy.io import savemat
 
 from fedlib.datasets import download, prepare
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers import array_sets, digits, mnist, rendered_digits, usps_files
 
 TEN = np.arange(10)
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import raw_files
 from conftest import ROOT, quiet
-from fedlib.readers import cub200, ddr, domainnet, ham10000, office_caltech, pacs, tiny_imagenet
-from fedlib.readers.image_folder import hold_out
 from PIL import Image
 
 from fedlib.datasets import download
+from fedlib.readers import cub200, ddr, domainnet, ham10000, office_caltech, pacs, tiny_imagenet
+from fedlib.readers.image_folder import hold_out
 
 SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
 FIRST_TWELVE = ("aircraft_carrier", "airplane", "alarm_clock", "ambulance", "angel", "animal_migration", "ant", "anvil",

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, quiet, refusal
-from fedlib.readers import cifar10, cifar100, rendered_digits
 from http_server import Page, Server
 from test_array_sets import FORMS, binary_folder, idx_folder
 from test_digits import mat_files, mnist_folder, mnist_m_folder, usps_libsvm
@@ -38,6 +37,7 @@ from fedlib.datasets.registry import reader_of
 from fedlib.engine import records
 from fedlib.engine.loop import train
 from fedlib.engine.run import plan
+from fedlib.readers import cifar10, cifar100, rendered_digits
 
 # What the sources have: {name in FILES: bytes}, made in a folder that stays there
 

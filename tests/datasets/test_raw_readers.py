@@ -11,11 +11,11 @@ import pytest
 import raw_files
 import torch
 from conftest import RAW, ROOT, needs_raw, quiet
-from fedlib.readers import image_folder, office_caltech, pacs
 from PIL import Image
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import download, prepare
+from fedlib.readers import image_folder, office_caltech, pacs
 
 GONG = ("backpack", "touring-bike", "calculator", "head-phones", "computer-keyboard", "laptop-101",
         "computer-monitor", "computer-mouse", "coffee-mug", "video-projector")

@@ -3,12 +3,12 @@ import hashlib
 
 import numpy as np
 import pytest
-from fedlib.readers import rendered_digits
 from sklearn.linear_model import LogisticRegression
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import mini_digits, prepare
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers import rendered_digits
 
 FEW = {"train": 4000, "test": 2000}
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import RAW, needs_raw, quiet
-from fedlib.readers import ag_news, amazon_reviews
 from raw_files import fails
 from scipy.io import savemat
 from scipy.sparse import coo_matrix
 from sklearn.datasets import dump_svmlight_file
 
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers import ag_news, amazon_reviews
 
 # AG News
 

@@ -1,32 +1,18 @@
 """Methods stay small: few lines each, none of them twice, and not far below FedAvg."""
 import ast
 import inspect
-import io
 import statistics
 import textwrap
-import tokenize
 from itertools import combinations
 from pathlib import Path
 
 import pytest
+from code_lines import code_lines
 
 from fedlib import methods
 from fedlib.methods import METHODS, FedAvg
 
 FILES = sorted(Path(methods.__file__).parent.glob("*.py"))
-SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-
-
-def code_lines(source: str) -> int:
-    """Lines that hold code: not blank, not only a comment, not in a docstring."""
-    tree = ast.parse(source)
-    docs = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module) and ast.get_docstring(node) is not None:
-            docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    lines = {n for t in tokens if t.type not in SILENT for n in range(t.start[0], t.end[0] + 1)}
-    return len(lines - docs)
 
 
 def normalised(node) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedlib.core.errors import UserError
-from fedlib.models import text_encoders
+from fedlib.models import clip_package, text_encoders
 from fedlib.models.text_encoders import class_prompts, text_encoder
 
 NAMES = ["cat", "dog", "horse"]
@@ -77,11 +77,11 @@ def test_without_open_clip_or_its_weights_it_says_so(monkeypatch):
     def gone(*args, pretrained, force_quick_gelu):
         assert force_quick_gelu         # what OpenAI's weights were trained with
         raise OSError("no route. More words.")
-    monkeypatch.setattr(text_encoders, "open_clip", lambda: type("", (), {"create_model": staticmethod(gone)}))
-    text_encoders.clip.cache_clear()
+    monkeypatch.setattr(clip_package, "open_clip", lambda: type("", (), {"create_model": staticmethod(gone)}))
+    clip_package.clip.cache_clear()
     with pytest.raises(UserError, match=r"could not be loaded \(no route\)"):
-        text_encoders.clip("openai")
+        clip_package.clip("openai")
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
     with pytest.raises(UserError, match="pip install open_clip_torch"):
-        text_encoders.open_clip()
+        clip_package.open_clip()

@@ -91,3 +91,39 @@ def test_the_diagonal_of_a_map_is_the_records_accuracy():
         frame = maps[planned.block, planned.row][planned.seed]
         assert frame.notna().all().all() and frame.stack().between(0, 100).all()
         assert all(abs(frame.loc[d, d] - acc) < 1e-3 for d, acc in record["rounds"][-1]["acc"].items())
+
+
+# the mean feature at a test
+
+def test_the_number_of_a_sorted_batch_tells_the_class():
+    """64 of one class a batch: all of it; shuffled about a third of three classes, little more by chance."""
+    found = feddeap.guess([64, 64, 64])
+    assert (found["images"], found["batches"], found["sorted"]) == (192, 3, 100)
+    assert 100 / 3 <= found["shuffled"] < 50 and found["largest class"] == pytest.approx(100 / 3)
+    assert feddeap.guess([20, 40])["sorted"] == feddeap.guess([20, 40])["shuffled"] == pytest.approx(200 / 3)
+
+
+def test_batches_of_a_test_by_hand():
+    y = torch.tensor([0] * 60 + [1] * 10)
+    assert feddeap.batch_classes(y, ["a", "b"]).values.tolist() == [[60, 4], [0, 6]]
+    z = torch.zeros(70, 2)
+    z[range(70), y] = 1
+    assert feddeap.batch_means(z).tolist() == [[0.9375, 0.0625], [0, 1]]
+    assert feddeap.mean_cosine(torch.eye(3)) == 0 and feddeap.mean_cosine(torch.ones(2, 3)) == pytest.approx(1)
+
+
+def test_what_the_rows_of_the_page_train():
+    plans = {p.row: p.run for p in tables.load_table("feddeap/modulation").runs("mini", [0])}
+    for row, run in plans.items():
+        released = "as released" in row
+        assert run.protocol.order == ("classes" if row.endswith("as released") else "random")
+        assert run.settings.get("mode", "paper") == ("as_released" if released else "paper"), row
+
+
+def test_guesses_of_the_stored_partitions():
+    pytest.importorskip("open_clip")
+    clients = feddeap.begun().federation.clients
+    found = feddeap.guesses(clients)
+    assert len(found) == 12 and (found["sorted"] >= found[["largest class", "shuffled"]].max(axis=1) - 1e-9).all()
+    order, again = (feddeap.shuffle(clients[0]) for _ in range(2))
+    assert sorted(order.tolist()) == list(range(len(clients[0].test))) and torch.equal(order, again)

@@ -1,4 +1,5 @@
 """What I2PFL's pages say, once more from the printed numbers, the plans and the records."""
+import pandas as pd
 import pytest
 
 from fedlib import Page
@@ -128,3 +129,33 @@ def test_a_column_of_a_domain_that_nobody_trained_on_has_an_arrow(monkeypatch):
 
 def test_blocks_without_records_have_no_differences():
     assert Page("i2pfl/table3", "lite").between("office", "office_full").empty
+
+
+FIGURES = ("figure6_tau", "figure6_alpha", "figure7_intra", "figure7_inter", "figure8")
+
+
+def test_the_papers_best_values_are_in_the_grids_and_are_table_2s_row():
+    two = tables.load_table("i2pfl/table2")
+    for page in [Page(f"i2pfl/{name}", "lite", [0]) for name in FIGURES]:
+        assert set(i2pfl.best(page).values()) <= set(i2pfl.grid(page).values()) and "mini" in page.titles
+        for profile in tables.PROFILES:
+            runs = [p for p in two.runs(profile, [0]) if p.row == "I2PFL" and p.block in page.table.blocks]
+            digests = {(p.block, p.run.digest) for p in page.table.runs(profile, [0])}
+            assert runs and {(p.block, p.run.digest) for p in runs} <= digests
+
+
+def test_our_best_value_is_judged_beside_the_papers(monkeypatch):
+    page = Page("i2pfl/figure6_tau", "lite", [0, 1, 2])
+    assert i2pfl.varied(page) == "tau" and i2pfl.best(page) == {"Digits": 0.07, "Office-10": 0.02, "PACS": 0.04}
+    runs = pd.DataFrame({"tau = 0.02": [50.0, 60.0], "tau = 0.07": [58.0, 69.0], "tau = 0.5": [10.0, 90.0]},
+                        pd.MultiIndex.from_tuples([("office", 0), ("office", 1)], names=["block", "seed"]))
+    monkeypatch.setattr(Page, "by", lambda self: runs)
+    monkeypatch.setattr(page, "ran", ["office"])
+    line = i2pfl.agreement(page).data.loc["Office-10"]
+    assert line[["run", "paper", "ours", "gain", "n"]].tolist() == ["3 of 5", 0.02, 0.07, 8.5, 2]
+    assert line["our best is"] == "another, and not by chance"      # 8.5 ± 6.4
+    runs["tau = 0.07"] = [58.0, 90.0]
+    assert i2pfl.agreement(page).data.loc["Office-10", "our best is"] == "another, not settled"
+    assert i2pfl.agreement(page).data.loc["Office-10", "ours"] == 0.07
+    monkeypatch.setattr(page, "ran", [])
+    assert i2pfl.agreement(page).data == i2pfl.TWO_VALUES

@@ -15,7 +15,7 @@ from fedlib.core.files import Busy
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records
 from fedlib.engine import stack as stacked
-from fedlib.experiments import failures, tables
+from fedlib.experiments import failures, tables, tune
 from fedlib.probes import embeddings
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
@@ -215,6 +215,7 @@ def chosen(ident: str, profile: str, seeds=None, only: str | None = None) -> lis
     table = tables.load_table(ident)
     planned = table.runs(profile, seeds) + table.references(profile, seeds)
     if only:
+        planned += tune.tries(table, profile)
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
         planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
         if not planned:

@@ -15,6 +15,8 @@ from fedlib.experiments.statistics import interval
 
 PAPERS = resources.files("fedlib") / "papers"
 CONSTANT = "constant answer"        # the row of `Table.references`
+TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
+CHOICE = {"settings": dict, "protocol": dict, "tries": int, "seeds": [int], "accuracy": float, "given": float}
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, fewer rounds or smaller images",
             "paper": "the paper's protocol in full"}
@@ -103,6 +105,7 @@ class Table:
                 for seed in (self.seeds if seeds is None else seeds)
                 for row in self.rows
                 if profile in row.get("profiles", PROFILES)
+                and ("chosen" not in row or f"{name}.{profile}" in row["chosen"])
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
     def references(self, profile: str, seeds=None) -> list[Planned]:
@@ -124,10 +127,10 @@ class Table:
         """Was the row's rate chosen on validation data, or is this the paper's own experiment?"""
         return profile == "paper" or next(r for r in self.rows if r["name"] == row).get("tuned", False)
 
-    def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "") -> Run:
+    def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "", chosen: dict | None = None) -> Run:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
-        A row may change the block's data, net and protocol, and with `net_at` the net of one profile.
+        chosen: {"settings", "protocol", "data"} that come last; a tuned row has its own. A row may change the block's data, net and protocol, and with `net_at` the net of one profile.
         """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values, places = {}, (printed, profile, f"{printed}.{profile}")
@@ -136,7 +139,9 @@ class Table:
                 values |= some
         data = how["data"] | self.data.get(printed, {}) | row.get("data", {}) | ({"unseen": [unseen]} if unseen else {})
         net = how["net"] | row.get("net", {}) | row.get("net_at", {}).get(profile, {})
-        return plan(method, values, data, net, how["protocol"] | row.get("protocol", {}), seed)
+        chosen = chosen or row.get("chosen", {}).get(f"{block}.{profile}", {})
+        return plan(method, values | chosen.get("settings", {}), data | chosen.get("data", {}), net,
+                    how["protocol"] | row.get("protocol", {}) | chosen.get("protocol", {}), seed)
 
     def printed_row(self, row: str) -> str:
         """The paper's row whose numbers stand beside this one: a variant of a method has those of the method."""
@@ -177,6 +182,26 @@ def checked(text: str) -> dict:
     return content
 
 
+def tuned_settings() -> dict:
+    """{table: {"block.profile": {row: CHOICE}}} that were chosen; UserError: the file holds something else."""
+    path = PAPERS / TUNED
+    try:
+        return schema.check(schema.parsed(path.read_text()), {str: {str: {str: CHOICE}}}) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} does not say what was chosen ({error})") from error
+
+
+def tuned_rows(rows: list[dict], chosen: dict) -> list[dict]:
+    """"FedAvg, tuned", ...: the rows that have chosen settings, with them."""
+    made = []
+    for row in rows:
+        mine = {place: of[row["name"]] for place, of in chosen.items() if row["name"] in of}
+        if mine:
+            made.append(row | {"name": f"{row['name']}, tuned", "method": row.get("method", row["name"]), "tuned": True,
+                               "printed": row.get("printed", row["name"]), "chosen": mine})
+    return made
+
+
 def idents() -> list[str]:
     """All tables, as paper/table."""
     return [f"{paper}/{table}" for paper, content in papers().items() for table in content["tables"]]
@@ -192,7 +217,8 @@ def load_table(ident: str) -> Table:
     printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     columns = {"columns": table["columns"]} if "columns" in table else {}
-    return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]}, table["rows"],
+    return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]},
+                 [*table["rows"], *tuned_rows(table["rows"], tuned_settings().get(ident, {}))],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
                  table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),

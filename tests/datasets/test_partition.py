@@ -323,3 +323,19 @@ def test_office_caltech_clients_are_the_papers():
     sizes = {d: [len(c.train) for c in federation.clients if c.domain == d] for d in federation.domains}
     assert sizes == {"caltech": [179] * 3, "amazon": [153] * 2, "webcam": [47], "dslr": [25] * 4}
     assert all(set(c.train.y.tolist()) == set(range(10)) for c in federation.clients)
+
+
+def test_settings_are_chosen_on_samples_that_no_test_uses():
+    """A share of each client's training samples stands in for its test split; unseen domains are not looked at."""
+    prepared = prepare.load_set("tiny_digits")
+    plain = partition(Data(**tiny), prepared, 0)[0]
+    spec = Data(**{**tiny, "clients": ()}, tuning=0.2, unseen=("street",))
+    shares, unseen = partition(Data(**tiny, tuning=0.2), prepared, 0)
+    assert partition(spec, prepared, 0)[1] == {} == unseen
+    for before, after in zip(plain, shares, strict=True):
+        d = before.domain
+        held, kept, whole = (set(i[d].tolist()) for i in (after.test, after.train, before.train))
+        assert held | kept == whole and not held & kept and len(held) == -(-len(whole) // 5)
+        assert not held & set(before.test[d].tolist())
+    again = partition(Data(**tiny, tuning=0.2), prepared, 0)[0]
+    assert all(torch.equal(a.test[a.domain], b.test[b.domain]) for a, b in zip(shares, again, strict=True))

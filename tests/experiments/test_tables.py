@@ -38,11 +38,11 @@ CHANGES += [("net", "width", 8), ("net", "net", "linear"), ("net", "head", "hidd
 CHANGES += [("protocol", k, v) for k, v in dict(
     rounds=4, epochs=2, batch=8, lr=0.2, momentum=0.9, weight_decay=1e-5, optimiser="adam", clip=1.0, augment="crop",
     participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3,
-    stop="loss", keep_optimiser=True, warmup=2, initial=True, cross=True, order="classes").items()]
+    stop="loss", keep_optimiser=True, warmup=2, initial=True, cross=True, order="classes", least_batch=4).items()]
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
-    pathological=2, balanced=False, partition_seed=1, pool=0.5,
+    pathological=2, balanced=False, partition_seed=1, pool=0.5, tuning=0.2,
     encoder="squeezenet1_1", head="public").items()]
 
 

@@ -1,0 +1,131 @@
+"""Each row's rate and main weight, chosen alike for all rows on images that no test uses.
+
+Every row has the same number of tries from one grid: factors of the learning rate that its profile gives and of the
+method's main weight; a method without one tries as many rates. A try trains on four fifths of each client's training
+samples and is tested on the rest (`Data.tuning`), with seeds that no table uses. The best mean wins, an earlier try
+among equal ones; the first is the row as it is given. Tries are records as others: they resume and can be looked at.
+Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of methods with their model selection.
+"""
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from fedlib.core.errors import UserError, pick
+from fedlib.core.files import write_bytes
+from fedlib.core.settings import fields
+from fedlib.experiments import tables
+from fedlib.experiments.tables import Planned, Table
+from fedlib.methods import METHODS
+
+SHARE = 0.2
+SEEDS = (100, 101)
+GRID = ((1, 1), (0.3, 1), (3, 1), (0.1, 1), (1, 0.1), (1, 10), (0.3, 0.1), (0.3, 10))      # of rate and weight
+RATES = (1, 0.3, 3, 0.1, 0.03, 10, 0.5, 2)
+TRIES = len(GRID)
+MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": "mu", "pFedMe": "lam", "FedAMP": "lam",
+        "PerFedAvg": "alpha", "FedPHP": "lam", "FedALA": "eta", "APFL": "alpha", "COPA": "lam", "FedProto": "lam",
+        "FPL": "lam", "FedPLVM": "lam", "I2PFL": "lam_intra", "ADCOL": "mu", "FedPall": "mu", "RUCR": "lam",
+        "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs"}
+RATE = {"MPFT": "server_lr"}        # of methods that train elsewhere than at the clients
+MOST = {"FedALA": 1.0, "APFL": 0.99}        # what a weight may be at most
+
+
+def tries(table: Table, profile: str, blocks=None, rows=None, count: int = TRIES, seeds=SEEDS) -> list[Planned]:
+    """The runs that a choice needs, in the order of rows, tries and seeds; of the blocks and rows named, or of all.
+
+    UserError: a block that the profile does not have, more tries than the grid has.
+    """
+    if not 1 <= count <= TRIES:
+        raise UserError(f"the grid has {TRIES} tries, so there cannot be {count}")
+    there = [b for b, content in table.blocks.items() if profile in content]
+    for block in blocks or ():
+        pick(f"block of {table.id} in {profile}", block, there)
+    made = []
+    for block in blocks or there:
+        for row in [r for r in table.rows if not r.get("tuned") and (not rows or r["name"] in rows)]:
+            if profile in row.get("profiles", tables.PROFILES):
+                for given in grid(table, row, block, profile, count):
+                    for seed in seeds:
+                        run = table.plan(row, block, profile, seed, chosen=given | {"data": {"tuning": SHARE}})
+                        made.append(Planned(row["name"], block, seed, run, "", (), "", table.id, profile))
+    return made
+
+
+def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) -> list[dict]:
+    """[{"settings", "protocol"}]: what each try changes in a row. The first changes nothing."""
+    run = table.plan(row, block, profile, SEEDS[0])
+    rate, main = RATE.get(run.method), MAIN.get(run.method, "")
+    given = run.settings | {k: d for k, (_, d) in fields(METHODS[run.method]).items() if k not in run.settings}
+    if main and not given[main]:
+        main = ""       # an ablation that turns the term off
+    found = []
+    for of_rate, of_weight in (GRID if main else [(f, 1) for f in RATES])[:count]:
+        settings, protocol = {}, {}
+        if rate:
+            settings[rate] = rounded(given[rate] * of_rate)
+        elif of_rate != 1:
+            protocol["lr"] = rounded(run.protocol.lr * of_rate)
+        if main and of_weight != 1:
+            weight = min(given[main] * of_weight, MOST.get(run.method, float("inf")))
+            settings[main] = max(1, round(weight)) if isinstance(given[main], int) else rounded(weight)
+        found.append({"settings": settings, "protocol": protocol})
+    return found
+
+
+def rounded(value: float) -> float:
+    """Two significant digits: 0.0030000000000000005 is 0.003."""
+    return float(f"{value:.2g}")
+
+
+def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, count: int = TRIES,
+           seeds=SEEDS) -> pd.DataFrame:
+    """One line for each row and try of a block: block, row, number, lr, weight, n, accuracy (%, on validation samples).
+
+    accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: seeds.
+    """
+    planned = tries(table, profile, blocks, rows, count, seeds)
+    of = {(p.block, p.row, p.run.digest): record for p, record in tables.records_of(table, profile, results,
+                                                                                    planned=planned)}
+    lines, numbers = {}, {}
+    for p in planned:
+        known = numbers.setdefault((p.block, p.row), {})
+        settings = json.dumps({"settings": p.run.settings, "lr": p.run.protocol.lr}, sort_keys=True)
+        number = known.setdefault(settings, len(known))
+        line = lines.setdefault((p.block, p.row, number), {
+            "lr": p.run.settings[RATE[p.run.method]] if p.run.method in RATE else p.run.protocol.lr,
+            "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": []})
+        if record := of.get((p.block, p.row, p.run.digest)):
+            value = tables.select(record, table.select)
+            line["values"].append(value["ood"] if table.transfer else sum(value.values()) / len(value))
+    return pd.DataFrame([{"block": b, "row": r, "number": n, "lr": line["lr"], "weight": line["weight"],
+                          "n": len(line["values"]), "accuracy": pd.Series(line["values"], dtype=float).mean()}
+                         for (b, r, n), line in lines.items()],
+                        columns=["block", "row", "number", "lr", "weight", "n", "accuracy"])
+
+
+def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, count: int = TRIES, seeds=SEEDS) -> dict:
+    """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
+
+    A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
+    accuracy: of the best try; given: of the row as it is.
+    """
+    found, made = scores(table, profile, results, blocks, rows, count, seeds), {}
+    for (block, name), part in found.groupby(["block", "row"], sort=False):
+        part = part[part.n > 0]
+        if len(part):
+            best = part.loc[part.accuracy.idxmax()]
+            row = next(r for r in table.rows if r["name"] == name)
+            made.setdefault(f"{block}.{profile}", {})[name] = grid(table, row, block, profile, count)[best.number] | {
+                "tries": count, "seeds": list(seeds), "accuracy": round(best.accuracy, 4),
+                "given": round(part.accuracy[part.number == 0].sum(), 4)}
+    return made
+
+
+def keep(table: Table, chosen: dict, path: Path | None = None):
+    """Write what was chosen where `load_table` finds it."""
+    path = path or Path(str(tables.PAPERS)) / tables.TUNED
+    every = tables.tuned_settings()
+    for place, rows in chosen.items():
+        every.setdefault(table.id, {}).setdefault(place, {}).update(rows)
+    write_bytes(path, (json.dumps(every, indent=1, sort_keys=True) + "\n").encode())

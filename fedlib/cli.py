@@ -264,6 +264,25 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 @cli.command()
 @click.argument("table")
 @PROFILE
+@click.option("--block", "blocks", multiple=True, help="Only this block; may be given again [default: all].")
+@click.option("--row", "rows", multiple=True, help="Only this row; may be given again [default: all].")
+@click.option("--tries", default=8, show_default=True, help="Tries of each row, of a grid of rates and main weights.")
+@click.option("--seeds", default="100,101", show_default=True, help="Of the tries; no table uses them.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
+@click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
+@RESULTS
+@DEVICE
+def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results, device):
+    """Choose each row's rate and main weight, all alike, on samples that no test uses: the table gets tuned rows."""
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import batch
+    return batch.tune_table(table, profile, results_folder(results), blocks, rows, tries, tuple(parse_seeds(seeds)),
+                            click.echo, device=device, jobs=jobs, budget=time_budget, progress=show_progress())
+
+
+@cli.command()
+@click.argument("table")
+@PROFILE
 @click.option("--seeds", help="Like 0,1,2 [default: the table's].")
 @RESULTS
 @JSON

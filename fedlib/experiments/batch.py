@@ -274,3 +274,27 @@ def listing_text(lines: list[dict]) -> str:
     """The same for a reader."""
     return "\n".join(f"{'missing' if line['missing'] else 'done':<8} {line['digest']} {line['row']}, {line['block']}, "
                      f"seed {line['seed']}" + f", without {line['unseen']}" * bool(line["unseen"]) for line in lines)
+
+
+def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, count: int = tune.TRIES,
+               seeds=tune.SEEDS, say=print, **how) -> int:
+    """Train the tries that are missing, then keep what they choose; returns the exit code of `fedlib tune`.
+
+    how: as for `run_table`. Rows whose tries are not all there yet are left for the next call.
+    """
+    table = tables.load_table(ident)
+    planned = tune.tries(table, profile, blocks, rows, count, seeds)
+    if not planned:
+        raise UserError(f"{ident} has no rows to tune in profile '{profile}'")
+    code = run_table(ident, profile, planned, results, say=say, **how)
+    whole = {(p.block, p.row) for p in planned} - {(p.block, p.row) for p in planned if not p.done(results)
+                                                   and not failures.path(p.run, results).exists()}
+    chosen = tune.choose(table, profile, results, blocks, rows, count, seeds)
+    chosen = {place: {row: c for row, c in of.items() if (place.removesuffix(f".{profile}"), row) in whole}
+              for place, of in chosen.items()}
+    tune.keep(table, {place: of for place, of in chosen.items() if of})
+    for place, of in chosen.items():
+        for row, c in of.items():
+            changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items()) or "as it is given"
+            say(f"{place}: {row}: {changed}; {c['accuracy']:.2f} % on validation samples, {c['given']:.2f} as given")
+    return code

@@ -15,29 +15,43 @@ import pandas as pd
 
 from fedlib.experiments import evidence
 from fedlib.experiments.statistics import LEVEL, holm, interval, p_value, seeds_needed
-from fedlib.experiments.tables import Table, idents, load_table, values
+from fedlib.experiments.tables import Table, given_name, idents, is_tuned, load_table, tuned_name, values
 
 SUPPORTED, CONTRADICTED, UNDECIDED, NOT_EVIDENCE, NOT_RUN = VERDICTS = (
     "supported", "contradicted", "undecided", "not evidence", "not run")
 DECIDED = (SUPPORTED, CONTRADICTED, UNDECIDED)
 FEWEST = 3          # seeds
-COLUMNS = ["id", "source", "says", "verdict", "reason", "direction", "over", "mean", "half", "n", "printed", "agrees",
-           "needs", "p", "evidence", "note"]
+COLUMNS = ["id", "source", "says", "verdict", "rows", "reason", "direction", "over", "mean", "half", "n", "printed",
+           "agrees", "needs", "p", "evidence", "note"]
 
 
 def judge_claims(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "") -> pd.DataFrame:
-    """Every claim on the table with its verdict in this profile: COLUMNS, see `judge`."""
+    """Every claim on the table with its verdict in this profile: COLUMNS, see `judge`.
+
+    Where all rows that a claim names are there in tuned form, these are compared, else the rows as they are given; so
+    says `rows`.
+    """
     cells = values(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)
-    lines = [{k: c[k] for k in ("id", "source", "says")} | judge(c, cells, rows, table) | {"note": c.get("note", "")}
-             for c in table.claims]
+    lines = []
+    for c in table.claims:
+        found = judge(c, cells, rows, table) | {"rows": "as given"}
+        tuned = judge(in_tuned_form(c), cells, rows, table) | {"rows": "tuned"}
+        found = tuned if tuned["verdict"] != NOT_RUN else found
+        lines.append({k: c[k] for k in ("id", "source", "says")} | found | {"note": c.get("note", "")})
     return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def in_tuned_form(claim: dict) -> dict:
+    """The claim about the tuned rows of the same methods."""
+    return claim | {"better": tuned_name(claim["better"]), "than": [tuned_name(r) for r in claim["than"]]}
 
 
 def rivals(claim: dict, table: Table, there) -> list[str]:
     """The rows that a claim names, and those of `there` that are variants of one: MOON's other weight is MOON too."""
+    form, named = is_tuned(claim["better"]), {given_name(r) for r in claim["than"]}
     variants = [r["name"] for r in table.rows if r["name"] in there and r["name"] != claim["better"]
-                and r.get("printed") in claim["than"]]
+                and is_tuned(r["name"]) == form and r.get("printed") in named]
     return list(dict.fromkeys([*claim["than"], *variants]))
 
 

@@ -130,7 +130,8 @@ class Table:
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "", chosen: dict | None = None) -> Run:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
-        chosen: {"settings", "protocol", "data"} that come last; a tuned row has its own. A row may change the block's data, net and protocol, and with `net_at` the net of one profile.
+        chosen: {"settings", "protocol", "data"} that come last; a tuned row has its own. A row may change the block's
+        data, net and protocol, and with `net_at` the net of one profile.
         """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values, places = {}, (printed, profile, f"{printed}.{profile}")
@@ -197,9 +198,24 @@ def tuned_rows(rows: list[dict], chosen: dict) -> list[dict]:
     for row in rows:
         mine = {place: of[row["name"]] for place, of in chosen.items() if row["name"] in of}
         if mine:
-            made.append(row | {"name": f"{row['name']}, tuned", "method": row.get("method", row["name"]), "tuned": True,
+            made.append(row | {"name": tuned_name(row["name"]), "method": row.get("method", row["name"]), "tuned": True,
                                "printed": row.get("printed", row["name"]), "chosen": mine})
     return made
+
+
+def tuned_name(row: str) -> str:
+    """The name of a row's tuned form."""
+    return f"{row}, tuned"
+
+
+def is_tuned(row: str) -> bool:
+    """Is it the name of a tuned form?"""
+    return row.endswith(", tuned")
+
+
+def given_name(row: str) -> str:
+    """The name of the row as it is given."""
+    return row.removesuffix(", tuned")
 
 
 def idents() -> list[str]:

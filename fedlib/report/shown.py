@@ -9,8 +9,8 @@ from fedlib.engine.records import results_folder
 from fedlib.experiments import claims, evidence, failures, tables
 from fedlib.experiments import power as powers
 
-CLAIM = ["id", "paper", "table", "block", "profile", "verdict", "reason", "direction", "over", "mean", "half", "n",
-         "printed", "agrees", "needs", "p", "holm", "says", "source", "note"]
+CLAIM = ["id", "paper", "table", "block", "profile", "rows", "verdict", "reason", "direction", "over", "mean", "half",
+         "n", "printed", "agrees", "needs", "p", "holm", "says", "source", "note"]
 
 
 def plain(frame: pd.DataFrame) -> list[dict]:

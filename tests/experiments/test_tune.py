@@ -1,0 +1,115 @@
+"""Tuning: the same tries for every row, on samples that no test uses; the best wins; tables and claims have the rows."""
+import json
+
+import pytest
+import small_paper
+
+from fedlib.core.errors import UserError
+from fedlib.engine import records
+from fedlib.experiments import batch, tables, tune
+from fedlib.experiments.claims import judge_claims
+
+ROWS = '{ name = "FedAvg" }, { name = "FedProx" }, { name = "off", method = "FedProx", settings = { mu = 0.0 } }'
+CLAIM = """
+[[claims]]
+id = "over"
+source = "Table 1"
+says = "FedProx is above FedAvg."
+table = "t"
+block = "b"
+setting = "avg"
+better = "FedProx"
+than = ["FedAvg"]
+"""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(3), "rounds = 2, lr = 0.05", CLAIM))
+    return tmp_path / "results"
+
+
+def load():
+    return tables.load_table("small/t")
+
+
+def test_every_row_has_as_many_tries_and_the_first_changes_nothing(small):
+    table, found = load(), {}
+    for p in tune.tries(table, "mini"):
+        found.setdefault(p.row, []).append(p)
+    assert {len(v) for v in found.values()} == {tune.TRIES * len(tune.SEEDS)}
+    for row, planned in found.items():
+        own = next(p.run for p in table.runs("mini", [100]) if p.row == row)
+        assert planned[0].run.settings == own.settings and planned[0].run.protocol == own.protocol
+        assert all(p.run.data.tuning == tune.SHARE and p.seed in tune.SEEDS for p in planned)
+        tried = {(p.run.protocol.lr, p.run.settings.get("mu")) for p in planned}
+        assert len(tried) == tune.TRIES, row
+    assert {p.run.settings["mu"] for p in found["off"]} == {0}      # an ablation stays one: it tries rates only
+    assert {p.run.settings["mu"] for p in found["FedProx"]} == {0.01, 0.001, 0.1}
+    assert not {p.seed for p in table.runs("mini")} & set(tune.SEEDS)
+    with pytest.raises(UserError, match="there cannot be 9"):
+        tune.tries(table, "mini", count=9)
+    with pytest.raises(UserError, match="unknown block of small/t in mini 'c'"):
+        tune.tries(table, "mini", ["c"])
+
+
+def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
+    table, best = load(), {"FedAvg": 0.15, "FedProx": 0.015}
+    small_paper.fill(small, tune.tries(table, "mini"), lambda p: 70.0 if p.run.protocol.lr == best.get(p.row) and
+                     p.run.settings.get("mu", 0.1) == 0.1 else 60.0)
+    chosen = tune.choose(table, "mini", small)["b.mini"]
+    assert chosen["FedAvg"]["protocol"] == {"lr": 0.15} and chosen["FedAvg"]["settings"] == {}
+    assert chosen["FedProx"]["protocol"] == {"lr": 0.015} and chosen["FedProx"]["settings"] == {"mu": 0.1}
+    assert chosen["off"] == {"settings": {}, "protocol": {}, "tries": 8, "seeds": [100, 101], "accuracy": 60.0,
+                             "given": 60.0}
+    assert chosen["FedAvg"]["given"] == 60 and chosen["FedAvg"]["accuracy"] == 70
+
+
+def test_a_try_that_diverged_is_not_chosen(small):
+    table = load()
+    small_paper.fill(small, tune.tries(table, "mini", rows=["FedAvg"]), lambda p: None if p.run.protocol.lr == 0.5 else
+                     100 * p.run.protocol.lr)
+    assert tune.choose(table, "mini", small)["b.mini"]["FedAvg"]["protocol"] == {"lr": 0.15}
+    assert "FedProx" not in tune.choose(table, "mini", small)["b.mini"]
+
+
+def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
+    table = load()
+    small_paper.fill(small, tune.tries(table, "mini"), lambda p: 70.0 if p.run.protocol.lr == 0.15 else 60.0)
+    before = [(p.row, p.run.digest) for p in table.runs("mini")]
+    tune.keep(table, tune.choose(table, "mini", small))
+    table = load()
+    assert [r["name"] for r in table.rows[3:]] == ["FedAvg, tuned", "FedProx, tuned", "off, tuned"]
+    planned = [(p.row, p.run.digest) for p in table.runs("mini")]
+    assert [line for line in planned if not tables.is_tuned(line[0])] == before
+    run = next(p.run for p in table.runs("mini") if p.row == "FedAvg, tuned")
+    assert run.protocol.lr == 0.15 and not run.data.tuning
+    assert table.tuned("FedAvg, tuned", "mini") and not table.tuned("FedAvg", "mini")
+    given = {"FedAvg": 50.0, "FedProx": 60.0, "FedAvg, tuned": 70.0, "FedProx, tuned": 65.0}
+    small_paper.fill(small, [p for p in table.runs("mini") if not tables.is_tuned(p.row)],
+                     lambda p: given.get(p.row, 0) + p.seed)
+    small_paper.fill(small, table.references("mini"), lambda p: 10.0)
+    line = judge_claims(table, "mini", small).iloc[0]
+    assert (line.verdict, line.direction, line["rows"]) == ("not evidence", "supported", "as given")
+    small_paper.fill(small, table.runs("mini"), lambda p: given.get(p.row, 0) + p.seed)
+    line = judge_claims(table, "mini", small).iloc[0]
+    assert (line.verdict, line["rows"], line["mean"]) == ("contradicted", "tuned", -5.0)
+
+
+def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small):
+    """Two tries of one row, trained for real."""
+    planned, said = tune.tries(load(), "mini", rows=["FedAvg"], count=2, seeds=(100,)), []
+    made = [batch.one(p, small, say=said.append) for p in planned]
+    assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=2, seeds=(100,), say=said.append) == 0
+    assert any(line.endswith("0 to train") for line in said) and "on validation samples" in said[-1]
+    kept = json.loads((tables.PAPERS / tables.TUNED).read_text())["small/t"]["b.mini"]["FedAvg"]
+    last = [records.read_record(path)["rounds"][-1]["acc"].values() for path in made]
+    given, other = (sum(v) / len(v) for v in last)
+    assert kept["accuracy"] == pytest.approx(max(given, other), abs=1e-3) and kept["tries"] == 2
+    assert kept["given"] == pytest.approx(given, abs=1e-3)
+
+
+def test_a_damaged_file_of_choices_is_named(small):
+    (tables.PAPERS / tables.TUNED).write_text('{"small/t": {"b.mini": {"FedAvg": {"settings": 3}}}}')
+    with pytest.raises(UserError, match="tuned.json does not say what was chosen"):
+        load()

@@ -127,3 +127,16 @@ def test_guesses_of_the_stored_partitions():
     assert len(found) == 12 and (found["sorted"] >= found[["largest class", "shuffled"]].max(axis=1) - 1e-9).all()
     order, again = (feddeap.shuffle(clients[0]) for _ in range(2))
     assert sorted(order.tolist()) == list(range(len(clients[0].test))) and torch.equal(order, again)
+
+
+# Figure 2
+
+def test_three_clients_share_the_test_of_a_domain():
+    figure = Page("feddeap/figure2", "mini", SEEDS)
+    assert not len(figure.table.printed) and len(figure.found) == 30
+    for planned, record in figure.found:
+        clients = pd.DataFrame(record["made"]["data"]["clients"])
+        by = clients.groupby("domain")
+        assert by.size().tolist() == [3] * 4 and (by.test.nunique() == 1).all()
+        assert planned.run.data.dirichlet == figure.table.blocks[planned.block]["mini"]["data"]["dirichlet"]
+        assert clients.train.sum() == 5000 and clients.train.min() >= 5, "no image is lost or doubled"

@@ -38,6 +38,8 @@ PAPER = {"paper": dict, "methods?": {str: VALUES},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
                      | {"than": [str]}]}
 
+PRINTED = ["table", "dataset", "setting", "method", "metric", "value"]      # columns of a paper's CSV
+
 # Which rounds count. Applied on reading, so one set of records answers every rule.
 SELECT = {"last": lambda rounds: rounds[-1:],
           "last5": lambda rounds: rounds[-5:],
@@ -229,7 +231,8 @@ def load_table(ident: str) -> Table:
     paper, name = ident.split("/")
     content = papers()[paper]
     table = content["tables"][name]
-    printed = pd.read_csv(PAPERS / f"{paper}.csv")
+    typed = PAPERS / f"{paper}.csv"     # a table of one's own has none
+    printed = pd.read_csv(typed) if typed.is_file() else pd.DataFrame(columns=PRINTED)
     printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     columns = {"columns": table["columns"]} if "columns" in table else {}

@@ -1,18 +1,28 @@
 """What FedDEAP's pages compute: gradients at the start, sizes of messages, times, maps of accuracies, guesses."""
+import functools
+import time
+
 import pandas as pd
 import torch
 
 from fedlib.core.federation import as_input
 from fedlib.core.losses import cosines
 from fedlib.core.seeds import generator
-from fedlib.datasets import feature_cache, named_partitions
+from fedlib.datasets import feature_cache, named_partitions, prepare
+from fedlib.engine.cost import floats
 from fedlib.engine.loop import Simulation
 from fedlib.experiments import tables
+from fedlib.methods import make
 from fedlib.methods.prompts import TEST_BATCH
-from fedlib.report import plots
+from fedlib.models import encoders
+from fedlib.models.nets import Arch, build
+from fedlib.models.prompt_head import PromptHead, Tower
+from fedlib.report import plots, printed
 
 TEST_IMAGES = {"pacs": {"art_painting": 411, "cartoon": 471, "photo": 337, "sketch": 788},      # its released lists
                "office_caltech": {"amazon": 194, "caltech": 228, "dslr": 36, "webcam": 63}}     # a fifth of each class
+CLASSES, WIDTH = 126, 512       # of DomainNet-126; numbers of a token and of a feature in CLIP's ViT-B/32
+MIB = 2 ** 20                   # bytes of a printed M
 
 
 def begun(row: str = "FedDEAP", seed: int = 0, protocol: dict | None = None, **settings) -> Simulation:
@@ -60,6 +70,127 @@ def lengths(seed: int = 0) -> pd.DataFrame:
             for loss, slope in zip(several, [plain, *({k: v[k] - plain[k] for k in v} for v in others)], strict=True):
                 made |= {(trio[0].client.domain, part, mode, loss): float(v.norm()) for part, v in slope.items()}
     return pd.Series(made).rename_axis(["client", "part", "mode", "loss"]).unstack(["mode", "loss"], sort=False)
+
+
+# what a client sends
+
+class Shapes:
+    """In the place of a text tower: what travels depends on its widths alone."""
+    places, scale = 77, 100.0
+
+    def __init__(self, width: int):
+        self.width = width
+
+    def words(self, texts: list[str]):
+        return torch.zeros(len(texts), 4, self.width), torch.full((len(texts),), 4)
+
+
+def numbers(method: str, values: dict | None = None, classes: int = CLASSES, width: int = WIDTH) -> int:
+    """How many floating-point numbers a client gets in a round, and sends; counted in the method's own message."""
+    adapter, server = method == "FACMIC", make(method, values)
+    prompts = None if adapter else PromptHead(Shapes(width), [str(k) for k in range(classes)], width)
+    arch = Arch(net="attention_bn", head="frozen") if adapter else Arch(net="identity", head="prompts")
+    server.domains = list("cprs")
+    server.setup(build(arch, classes, (width,), 0, head=torch.ones(classes, width) if adapter else None,
+                       prompts=prompts))
+    return floats(server.broadcast("0")) // 4
+
+
+def context(tokens: int, classes: int = CLASSES, width: int = WIDTH) -> int:
+    """Numbers of a context of m tokens for each class: K m W."""
+    return classes * tokens * width
+
+
+def network(hidden: int, width: int = WIDTH) -> int:
+    """Numbers of a network of D, hidden and D units with biases."""
+    return width * hidden + hidden + hidden * width + width
+
+
+def readings() -> pd.DataFrame:
+    """Which shapes have the printed megabytes? MiB at two and at four bytes a number; equal: to the last digit."""
+    keys = numbers("FedAPT", {"tokens": 24})        # a context and the query
+    tried = [("PromptFL", "16 tokens, as the text has it for FedDEAP", context(16)),
+             ("PromptFL", "24 tokens", context(24)),
+             ("FedAPT", "24 tokens and the query", keys),
+             ("FedAPT", "24 tokens, the query, and the keys of one domain", keys + 24 * WIDTH),
+             ("FedDEAP", "16 tokens, two networks of 512, 256, 512: the released code", context(16) + 2 * network(256)),
+             ("FedDEAP", "24 tokens, one such network", context(24) + network(256)),
+             ("FedDEAP", "24 tokens, two such networks", context(24) + 2 * network(256)),
+             ("FedDEAP", "20 tokens, two such networks", context(20) + 2 * network(256)),
+             ("FedDEAP", "16 tokens, two networks of 512, 384, 512", context(16) + 2 * network(384)),
+             ("FACMIC", "the adapter of its released code", numbers("FACMIC"))]
+    frame = pd.DataFrame(tried, columns=["row", "what is sent", "numbers"])
+    frame = frame.assign(**{f"{size} bytes": size * frame.numbers / MIB for size in (2, 4)},
+                         printed=frame.row.map(costs().MB)).drop(columns="numbers")
+    equal = frame[["2 bytes", "4 bytes"]].round(2).eq(frame.printed, axis=0).any(axis=1)
+    return frame.assign(equal=equal.map({True: "yes", False: "no"}))
+
+
+def costs() -> pd.DataFrame:
+    """Table 4 as printed, on DomainNet-126: a line for each method; M, seconds of a test batch, mean accuracy (%)."""
+    return pd.DataFrame({metric: printed.of_paper("feddeap", metric).loc["table4"].loc["domainnet_126"]["all"]
+                         for metric in ("MB", "seconds", "mean")})
+
+
+# seconds
+
+def shortest(work, times: int = 5) -> float:
+    """Seconds of the shortest of some calls."""
+    took = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - start)
+    return min(took)
+
+
+@torch.no_grad()
+def batch_times(seed: int = 0, images: int = TEST_BATCH) -> pd.DataFrame:
+    """Milliseconds of a test of a batch of mini_digits with mini_clip, untrained, texts made anew.
+
+    The image tower stands first; the others come behind it. passes: of the text tower, each with a text of each class.
+    """
+    x, encoder = prepare.load_set("mini_digits").tensors["street/x"][:images], encoders.load_encoder("mini_clip")
+    z, lines = encoder(x), [("all", "the image tower", 0, 1000 * shortest(lambda: encoder(x)))]
+    for row, what, passes, values in (
+            ("FACMIC", "an adapter, no texts", 0, {}), ("PromptFL", "texts once", 1, {}),
+            ("FedDEAP", "texts once, twice the tokens", 1, {}),
+            ("FedAPT", "the nearest key: texts for each domain", 4, {}),
+            ("FedAPT", "keys mixed for each image", images, {"mix": "each"})):
+        worker = begun(row, seed, **values).workers[0]
+        net = worker.client.net.eval()
+        work = functools.partial(worker.method.predict, net, z, worker.client)
+        if row == "PromptFL":       # its head would keep the texts
+            work = functools.partial(anew, net.head, z)
+        lines.append((row, what, passes, 1000 * shortest(work, 5 if passes < 10 else 2)))
+    return pd.DataFrame(lines, columns=["row", "at a test", "text passes", "ms"])
+
+
+def anew(head, z: torch.Tensor) -> torch.Tensor:
+    """Logits of features `(B, D)`, with texts made for them."""
+    return head.logits(z, head.texts(head.context))
+
+
+def tower_times(tokens: int = 8) -> pd.DataFrame:
+    """Milliseconds of mini_clip's text tower, forward and backward, whole and cut behind the last token that matters.
+
+    features, gradient: the largest difference to the whole tower's, as a part of the largest value.
+    """
+    encoder, found = encoders.load_encoder("mini_clip"), {}
+    for name, cut in (("whole", False), ("cut", True)):
+        head = PromptHead(Tower(encoder.model, encoder.tokenizer, cut=cut), [str(k) for k in range(10)], encoder.dim)
+        v = head.learn(tokens, True, torch.Generator().manual_seed(0))
+        found[name] = 1000 * shortest(functools.partial(back, head, v)), *back(head, v)
+    far = [[float((a - b).abs().max() / b.abs().max()) for a, b in zip(some[1:], found["whole"][1:], strict=True)]
+           for some in found.values()]
+    return pd.DataFrame([[some[0], *apart] for some, apart in zip(found.values(), far, strict=True)], list(found),
+                        ["ms", "features", "gradient"])
+
+
+def back(head, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The texts' features under contexts v, and the gradient of their sum of squares."""
+    t = head.texts(v)
+    return t.detach(), torch.autograd.grad(t.square().sum(), v)[0]
 
 
 # Figure 3: prompts of one domain on images of another

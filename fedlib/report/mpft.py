@@ -8,6 +8,7 @@ from fedlib.datasets import feature_cache
 from fedlib.engine.cost import cost
 from fedlib.experiments import tables
 from fedlib.models.nets import Arch
+from fedlib.probes import inversion, privacy
 from fedlib.report import text
 from fedlib.report.page import Page
 
@@ -239,3 +240,53 @@ def adaptation(page: Page, *measures: str) -> pd.DataFrame:
     written = [f"{m:+.2f}" + ("" if h != h else f" ± {h:.2f}") for m, h in zip(frame["mean"], frame.half, strict=True)]
     return frame.assign(F=frame.row.map(lambda row: given[row]["shots"]),
                         β=frame.row.map(lambda row: f"β = {given[row]['beta']:g}"), text=written)
+
+
+# an image from its prototype
+
+def attacks(page: Page) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What `fedlib.probes.inversion` kept beside the records: the attacks step by step, and guesses beside them.
+
+    Both have dataset, seed, domain, client, PSNR (dB) and SSIM; the attacks kind, step and feature error (mean squared,
+    of the prototype's mean square); the guesses image: what was guessed.
+    """
+    place, quality = ["dataset", "seed", "domain", "client"], ["PSNR (dB)", "SSIM"]
+    paths, guesses = [], {}
+    for planned in [p for p, _ in page.found if p.run.beside(page.results, "attack").exists()]:
+        for made in inversion.read(planned.run, page.results)["attacks"]:
+            key = page.titles[planned.block], planned.seed, made["domain"], made["client"]
+            paths += [(*key, made["kind"], row["step"], row["mse"] / made["power"], row.get("psnr"), row.get("ssim"))
+                      for row in made["rows"]]
+            guesses |= {(*key, name): (q["psnr"], q["ssim"]) for name, q in made["guesses"].items()}
+    return (pd.DataFrame(paths, columns=[*place, "kind", "step", "feature error", *quality]),
+            pd.DataFrame([(*key, *values) for key, values in guesses.items()], columns=[*place, "image", *quality]))
+
+
+# privacy budgets
+
+KINDS = {"printed": "printed formula", "exact": "exact", "bound": "exact, any sample"}
+
+
+def budgets(page: Page, sigmas) -> pd.DataFrame:
+    """Budgets of class means with noise N(0, sigma^2), from what `fedlib.probes.privacy` kept beside the records.
+
+    A line for each record, sigma, kind and fold: block, dataset, seed, sigma, kind (see KINDS), over, epsilon. over:
+    the "mean" or "maximum" over classes and clients, or the "share above 1".
+    """
+    folds = {"mean": pd.Series.mean, "maximum": pd.Series.max, "share above 1": lambda v: (v > 1).mean()}
+    lines = []
+    for planned in [p for p, _ in page.found if p.run.beside(page.results, "budget").exists()]:
+        held = privacy.read(planned.run, page.results)
+        for sigma in sigmas:
+            every = privacy.epsilons(held, sigma)
+            lines += [(planned.block, page.titles[planned.block], planned.seed, sigma, name, over, fold(every[kind]))
+                      for kind, name in KINDS.items() for over, fold in folds.items()]
+    return pd.DataFrame(lines, columns=["block", "dataset", "seed", "sigma", "kind", "over", "epsilon"])
+
+
+def printed_budgets() -> pd.Series:
+    """Table 7: epsilon by data and sigma."""
+    every = pd.read_csv(tables.PAPERS / "mpft.csv")
+    every = every[every.table == "table7"].assign(sigma=lambda t: t.method.str.removeprefix("sigma=").astype(float))
+    titles = {b: content["title"] for b, content in tables.papers()["mpft"]["blocks"].items()}
+    return every.assign(dataset=every.dataset.map(titles)).set_index(["dataset", "sigma"]).value

@@ -1,5 +1,6 @@
 """A table's page: the numbers that a notebook shows, each with one short call."""
 import copy
+import dataclasses
 import functools
 from functools import cached_property
 
@@ -34,10 +35,18 @@ class Page:
 
     def at(self, when: str) -> "Page":
         """The same page with all rows tested "before" or "after" local training."""
+        return self._but(when=when)
+
+    def chosen(self, rule: str) -> "Page":
+        """The same page by another rule of selection, as `tables.select` knows them."""
+        return self._but(table=dataclasses.replace(self.table, select=rule))
+
+    def _but(self, **changed) -> "Page":
+        """The same page with other attributes, and what follows from them."""
         other = copy.copy(self)
         for name in [k for k in vars(other) if isinstance(getattr(Page, k, None), cached_property)]:
             delattr(other, name)
-        other.when = when
+        vars(other).update(changed)
         return other
 
     # numbers

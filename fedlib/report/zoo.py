@@ -3,6 +3,7 @@ import inspect
 import re
 import textwrap
 import tomllib
+import typing
 from pathlib import Path
 
 from fedlib.core import settings
@@ -116,6 +117,19 @@ def entry(name: str) -> str:
         lines.append("Presets: " + "; ".join(f"`{name}`: {text or 'defaults'}" for name, text in said.items()) + ".")
     lines.append(f"Limit: {limit(cls.limit)}.")
     return "\n\n".join(filter(None, [*lines, f"```python\n{source(cls)}\n```"]))
+
+
+def choices(name: str):
+    """A method's settings as a DataFrame: setting, default, and the alternatives that there are."""
+    import pandas as pd
+
+    def others(kind, default):
+        if typing.get_origin(kind) is typing.Literal:
+            return ", ".join(str(value) for value in typing.get_args(kind) if value != default)
+        return str(not default) if kind is bool else "a number"
+
+    lines = [(k, str(default), others(kind, default)) for k, (kind, default) in settings.fields(METHODS[name]).items()]
+    return pd.DataFrame(lines, columns=["setting", "default", "alternatives"])
 
 
 def limit(given) -> str:

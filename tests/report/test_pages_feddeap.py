@@ -127,3 +127,60 @@ def test_guesses_of_the_stored_partitions():
     assert len(found) == 12 and (found["sorted"] >= found[["largest class", "shuffled"]].max(axis=1) - 1e-9).all()
     order, again = (feddeap.shuffle(clients[0]) for _ in range(2))
     assert sorted(order.tolist()) == list(range(len(clients[0].test))) and torch.equal(order, again)
+
+
+# Figure 2
+
+def test_three_clients_share_the_test_of_a_domain():
+    figure = Page("feddeap/figure2", "mini", SEEDS)
+    assert not len(figure.table.printed) and len(figure.found) == 30
+    for planned, record in figure.found:
+        clients = pd.DataFrame(record["made"]["data"]["clients"])
+        by = clients.groupby("domain")
+        assert by.size().tolist() == [3] * 4 and (by.test.nunique() == 1).all()
+        assert planned.run.data.dirichlet == figure.table.blocks[planned.block]["mini"]["data"]["dirichlet"]
+        assert clients.train.sum() == 5000 and clients.train.min() >= 5, "no image is lost or doubled"
+
+
+# Table 4
+
+def test_sizes_of_messages():
+    assert feddeap.numbers("PromptFL") == feddeap.context(16) == 126 * 16 * 512
+    assert feddeap.numbers("FedDEAP") == feddeap.context(16) + 2 * feddeap.network(256) == 126 * 16 * 512 + 2 * 262_912
+    assert feddeap.numbers("FedAPT", {"tokens": 24}) == 126 * 24 * 512 + 4 * 512
+
+
+def test_the_records_messages_have_the_size_that_the_shapes_say():
+    """With mini_clip, 10 classes and widths of 128: four bytes a number, and eight for how many images there are."""
+    page = Page("feddeap/table4", "mini", SEEDS)
+    for planned, record in page.found:
+        if planned.row != "FACMIC":
+            count = feddeap.numbers(planned.row, record["run"]["settings"], classes=10, width=128)
+            assert record["rounds"][-1]["bytes_up"] == 4 * (4 * count + 8), planned.row
+
+
+def test_two_readings_have_the_printed_megabytes():
+    found = feddeap.readings().set_index("what is sent")
+    assert found.equal[found.equal == "yes"].index.tolist() == ["24 tokens", "16 tokens, two networks of 512, 384, 512"]
+    assert found["2 bytes"]["24 tokens"] == pytest.approx(126 * 24 * 512 * 2 / 2**20)
+    assert feddeap.costs().loc["FedDEAP"].to_dict() == {"MB": 3.47, "seconds": 2.54, "mean": 89.67}
+
+
+def test_cutting_the_text_tower_is_exact():
+    pytest.importorskip("open_clip")
+    found = feddeap.tower_times(tokens=4)
+    assert found.loc["cut", ["features", "gradient"]].max() < 1e-4 and (found.ms > 0).all()
+
+
+def test_times_of_a_test_behind_the_image_tower():
+    pytest.importorskip("open_clip")
+    found = feddeap.batch_times(images=8)
+    assert found["text passes"].tolist() == [0, 0, 1, 1, 4, 8] and (found.ms > 0).all()
+
+
+def test_the_shapes_of_the_mini_model():
+    """A text tower of 24 places; contexts of 4 tokens in the place of 16."""
+    pytest.importorskip("open_clip")
+    simulation = feddeap.begun()
+    assert simulation.workers[0].client.net.head.tower.places == 24
+    assert simulation.run.settings["tokens"] == simulation.run.settings["local_tokens"] == 4

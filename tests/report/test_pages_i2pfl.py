@@ -1,12 +1,21 @@
 """What I2PFL's pages say, once more from the printed numbers, the plans and the records."""
+import ast
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
+import torch
+from scipy import stats
 
 from fedlib import Page
 from fedlib.engine import records
 from fedlib.experiments import tables
-from fedlib.report import i2pfl, printed, text
+from fedlib.methods import make
+from fedlib.methods.prototypes import reweighted
+from fedlib.report import i2pfl, printed, text, zoo
 
+ROOT = Path(__file__).resolve().parents[2]
 EVERY = printed.of_paper("i2pfl")
 
 
@@ -70,6 +79,16 @@ def test_rows_are_compared_seed_by_seed(pages):
     by_hand = [last5(runs["w/o EMA", s], pages[4].results) - last5(runs["full", s], pages[4].results) for s in range(3)]
     assert gap["mean"]["mini", "w/o EMA"] == pytest.approx(sum(by_hand) / 3)
     assert not gap.index.isin([("mini", "full")]).any()
+
+
+@pytest.mark.parametrize("table", ["table2", "table7"])
+def test_an_average_once_more_from_the_files(table):
+    page = Page(f"i2pfl/{table}", "lite", [0, 1, 2])
+    assert page.cells.ours.dropna().between(0, 100).all() and set(page.cells.block) == set(page.blocks)
+    for block in page.ran:
+        found = [last5(p.run, page.results) for p, _ in page.found if (p.block, p.row) == (block, "FedAvg")]
+        cell = page.averages[page.averages.block == block].set_index("row").loc["FedAvg"]
+        assert found and cell.n == len(found) and cell.ours == pytest.approx(sum(found) / len(found))
 
 
 def test_rows_of_two_tables_are_compared(pages):
@@ -159,3 +178,27 @@ def test_our_best_value_is_judged_beside_the_papers(monkeypatch):
     assert i2pfl.agreement(page).data.loc["Office-10", "ours"] == 0.07
     monkeypatch.setattr(page, "ran", [])
     assert i2pfl.agreement(page).data == i2pfl.TWO_VALUES
+
+
+# the method's page
+
+def test_every_setting_has_a_reason():
+    cells = json.loads((ROOT / "notebooks/i2pfl/method.ipynb").read_text())["cells"]
+    source = next("".join(c["source"]) for c in cells if "why = {" in "".join(c["source"]))
+    why = next(node for node in ast.parse(source).body if isinstance(node, ast.Assign) and node.targets[0].id == "why")
+    choices = zoo.choices("I2PFL").set_index("setting")
+    assert list(ast.literal_eval(why.value)) == list(choices.index)
+    assert choices.default["ema"] == "0.99" and choices.alternatives["construct"] == "average, cluster"
+    assert choices.alternatives["fold"] == "True" and choices.alternatives["tau"] == "a number"
+
+
+def test_the_solutions_of_the_exercises():
+    assert torch.allclose(reweighted(torch.tensor([[0.0], [8.0]])), torch.tensor([[4.0]]))
+    assert torch.allclose(reweighted(torch.tensor([[10.0]] + [[0.0]] * 9)), torch.tensor([[9.0]]))
+    line = torch.tensor([-3.0, 2.9, 2.9] + [0.0] * 10)[:, None]       # away from the farthest
+    assert round(float(line.mean()), 2) == 0.22 and round(float(reweighted(line)), 2) == 0.43
+    assert (line - line.mean()).abs().argmax() == 0
+    folded = 2 * stats.beta(0.4, 0.4).expect(lambda g: g, lb=0.5, ub=1)
+    assert abs(folded - 0.84) < 0.01
+    own = make("I2PFL")
+    assert (own.lam_intra, own.lam_inter, own.alpha, own.ema) == (10, 1, 0.4, 0.99)

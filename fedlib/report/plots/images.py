@@ -1,5 +1,5 @@
 """Images, who holds how many, and what travels in a round."""
-from fedlib.report.plots.looks import OKABE_ITO, WIDTH, class_colours, legend, styled
+from fedlib.report.plots.looks import OKABE_ITO, WIDTH, class_colours, colour, legend, styled
 
 
 @styled
@@ -82,4 +82,22 @@ def words(frame, inks: dict):
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
+    return figure
+
+
+@styled
+def shares(panels: dict, label: str = "class"):
+    """Who holds which classes: the area of a dot is the share of a class in a client's samples.
+
+    panels: title -> DataFrame of counts, rows clients ("0 photo": the domain gives the colour), columns classes.
+    """
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.4), sharey=True, squeeze=False)
+    for ax, (title, frame) in zip(axes[0], panels.items(), strict=True):
+        for i, (client, counts) in enumerate(frame.iterrows()):
+            ax.scatter(range(len(counts)), [i] * len(counts), 250 * counts / counts.sum(),
+                       color=colour(client.split(" ", 1)[-1]), edgecolor="black", linewidth=0.4)
+        ax.set(title=title, xlabel=label, xlim=(-0.7, frame.shape[1] - 0.3), ylim=(len(frame) - 0.4, -0.6))
+        ax.set_xticks(range(frame.shape[1]), frame.columns)
+        ax.set_yticks(range(len(frame)), frame.index)
     return figure

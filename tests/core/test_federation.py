@@ -84,8 +84,8 @@ def test_how_images_are_normalised_belongs_to_the_data():
 
 
 @pytest.mark.parametrize("samples, batch, least, sizes", [
-    (10, 4, 2, [4, 4, 2]), (9, 4, 2, [4, 4]), (10, 4, 3, [4, 4]), (11, 4, 3, [4, 4, 3]), (3, 4, 4, [3]), (8, 4, 4, [4, 4]),
-    (5, 1, 2, [1] * 5), (10, 4, 4, [4, 4])])
+    (10, 4, 2, [4, 4, 2]), (9, 4, 2, [4, 4]), (10, 4, 3, [4, 4]), (11, 4, 3, [4, 4, 3]), (3, 4, 4, [3]),
+    (8, 4, 4, [4, 4]), (5, 1, 2, [1] * 5), (10, 4, 4, [4, 4])])
 def test_a_smaller_last_batch_is_left_out_but_never_all(samples, batch, least, sizes):
     split = Split(torch.zeros(samples, 2), torch.arange(samples))
     found = [len(y) for _, y in batches(split, batch, "none", seeds.generator(0), least=least)]

@@ -1,4 +1,4 @@
-"""Tuning: the same tries for every row, on samples that no test uses; the best wins; tables and claims have the rows."""
+"""Tuning: the same tries for every row, on samples that no test uses; the best wins; tables and claims follow."""
 import json
 
 import pytest

@@ -19,22 +19,23 @@ def judge_claims(table: Table, profile: str, results: Path, rule: str | None = N
     return pd.DataFrame(lines, columns=["id", "source", "says", "verdict", "evidence", "note"])
 
 
-def judge_all(results: Path) -> pd.DataFrame:
-    """Every claim of every paper, once: paper, table, block, id, source, says, profile, verdict, evidence, note.
+def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
+    """Every claim of a paper or of all, once: paper, table, block, id, source, says, profile, verdict, evidence, note.
 
     The verdict is that of the strongest profile that decides it: paper, then lite, then mini. profile is "" where none
     does; the evidence is then that of the strongest profile in which the block can be run.
     """
     frames = []
-    for table in filter(lambda t: t.claims, map(load_table, idents())):
+    wanted = [ident for ident in idents() if ident.startswith(f"{paper}/" if paper else "")]
+    for table in filter(lambda t: t.claims, map(load_table, wanted)):
         blocks = pd.Series({c["id"]: c["block"] for c in table.claims}, dtype=object)
         lines = []
         for profile in ("paper", "lite", "mini"):
             found = judge_claims(table, profile, results)
             found = found.assign(profile=profile, block=found.id.map(blocks))
             lines.append(found[[profile in table.blocks[b] for b in found.block]])
-        paper, name = table.id.split("/")
-        lines = pd.concat(lines).assign(paper=paper, table=name)
+        of, name = table.id.split("/")
+        lines = pd.concat(lines).assign(paper=of, table=name)
         open_ = lines.verdict == "not run"
         lines = lines.assign(open=open_).sort_values("open", kind="stable").drop_duplicates("id")
         frames.append(lines.set_index("id").loc[[c["id"] for c in table.claims]].reset_index())

@@ -184,3 +184,28 @@ def test_the_shapes_of_the_mini_model():
     simulation = feddeap.begun()
     assert simulation.workers[0].client.net.head.tower.places == 24
     assert simulation.run.settings["tokens"] == simulation.run.settings["local_tokens"] == 4
+
+
+# findings
+
+def test_one_image_more_on_cartoon_gives_facmics_printed_mean():
+    """Exercise 1: of the four numbers only cartoon's can be the misprint."""
+    sizes, values = list(feddeap.TEST_IMAGES["pacs"].values()), [98.05, 97.45, 99.41, 91.24]
+    changed = [(n, round(100 * (round(v * n / 100) + more) / n, 2) - v) for v, n in zip(values, sizes, strict=True)
+               for more in (1, 2)]
+    assert [n for n, step in changed if abs((sum(values) + step) / 4 - 96.59) <= 0.005] == [471]
+
+
+def test_several_shapes_give_3_47():
+    """Exercise 2: 16 tokens and a width of 384, 20 and 258; 256 gives 3.46."""
+    sizes = {(m, h): 2 * (feddeap.context(m) + 2 * feddeap.network(h)) / feddeap.MIB
+             for m, h in ((16, 384), (20, 258), (20, 256))}
+    assert [round(v, 2) for v in sizes.values()] == [3.47, 3.47, 3.46]
+
+
+def test_a_difference_that_two_tables_have_is_the_same():
+    one, three = (Page(f"feddeap/{name}", "mini", SEEDS) for name in ("table1", "table3"))
+    pairs = {"rival": ("FedDEAP", "PromptFL")}, {"rival": ("FedDEAP", "Baseline")}
+    first, second = (page.compared(pair).query("block == 'mini'")["mean"].iloc[0]
+                     for page, pair in zip((one, three), pairs, strict=True))
+    assert first == pytest.approx(second)

@@ -34,10 +34,10 @@ from fedlib.report.plots.scores import (
            standing,
            tally,
 )
-from fedlib.report.plots.spaces import contest, drift, maps, plane, prototypes, shadows, tsne, ways
+from fedlib.report.plots.spaces import chosen, contest, drift, maps, plane, prototypes, shadows, tsne, ways
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
-           "WIDTH", "bars", "class_colours", "colour", "contest", "curves", "differences", "draws", "drift",
+           "WIDTH", "bars", "chosen", "class_colours", "colour", "contest", "curves", "differences", "draws", "drift",
            "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs", "plane",
            "prototypes", "radar", "sensitivity", "shadows", "shares", "standing", "styled", "tally", "tsne", "ways",
            "words"]

@@ -108,11 +108,13 @@ def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"
 
 
 @styled
-def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log: str = "", levels: dict | None = None):
+def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log: str = "", levels: dict | None = None,
+          path: bool = False):
     """One number against another, a line for each value of `by`; the columns `x` and `y` name the axes.
 
     panel: a small plot for each of its values, with a scale of its own in y. log: the axes that are logarithmic, "x",
-    "y", "xy" or "". levels: name -> height of a dashed line across.
+    "y", "xy" or "". levels: name -> height of a dashed line across, or {panel: height}. path: points are joined in the
+    frame's order, not from left to right.
     """
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
@@ -124,10 +126,12 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
         ax.axis("off")
     for ax, name in zip(axes.flat, panels, strict=False):
         for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
-            part = part.sort_values(x)
+            part = part if path else part.sort_values(x)
             ax.plot(part[x], part[y], label=line, markevery=max(1, len(part) // 8), **look(line))
         for i, (text, height) in enumerate((levels or {}).items()):
-            ax.axhline(height, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
+            here = height.get(name) if isinstance(height, dict) else height
+            if here is not None:
+                ax.axhline(here, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
         ax.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear", title=name or "",
                xlabel=x)
         if "x" in log and frame[x].nunique() < 8:

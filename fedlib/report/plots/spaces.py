@@ -114,6 +114,25 @@ def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
 
 
 @styled
+def chosen(cloud, panels: dict):
+    """Points `(N, D)` in grey on the plane of their two main directions, a small plot for each choice of them.
+
+    panels: title -> points `(M, D)`, drawn as crosses; their number stands behind the title.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from sklearn.decomposition import PCA
+    shadow = PCA(2, random_state=0).fit(np.asarray(cloud))
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.5), sharex=True, sharey=True, squeeze=False)
+    for ax, (title, points) in zip(axes[0], panels.items(), strict=True):
+        ax.scatter(*shadow.transform(np.asarray(cloud)).T, s=5, color="#b0b0b0", linewidths=0)
+        ax.scatter(*shadow.transform(np.asarray(points)).T, s=40, marker="X", color=OKABE_ITO[0], edgecolors="white",
+                   linewidths=0.5)
+        ax.set(title=f"{title}: {len(points)}", xticks=[], yticks=[])
+    return figure
+
+
+@styled
 def shadows(panels: dict, axes=("", "")):
     """Unit vectors on a plane, two panels beside each other on the same axes; a dashed circle has length 1.
 

@@ -45,3 +45,14 @@ def interval(sample) -> tuple[float, float]:
     sample = pd.Series(sample, dtype=float)
     half = stats.t.ppf(0.975, len(sample) - 1) * sample.std() / len(sample) ** 0.5 if len(sample) > 1 else float("nan")
     return sample.mean(), half
+
+
+def welch(first: float, second: float, n: int) -> float:
+    """Half of the 95 % interval of the difference of two means of n runs each, from their standard deviations (Welch).
+
+    For runs that are no pairs; nan where a deviation is.
+    """
+    from scipy import stats
+    parts = first ** 2 / n, second ** 2 / n
+    freedom = sum(parts) ** 2 / sum(part ** 2 / (n - 1) for part in parts)
+    return float(stats.t.ppf(0.975, freedom) * sum(parts) ** 0.5)

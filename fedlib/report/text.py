@@ -55,13 +55,25 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
 def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
     """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n. row: what they are.
 
-    form: of the printed differences; ours have one digit. Columns of other names stand first, as they are.
+    form: of the printed differences; ours have one digit. "printed ±": a column for their intervals. Columns of other
+    names stand first, as they are.
     """
     wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
-    forms = {"printed": form, "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
-    known = [k for k in forms if k in wide and (k != "printed" or wide.printed.notna().any())]
+    forms = {"printed": form, "printed ±": "{:.1f}", "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
+    known = [k for k in forms if k in wide and (k not in ("printed", "printed ±") or wide[k].notna().any())]
     wide = wide[[k for k in wide if k not in forms and k != "block"] + known]
     return table(wide, {k: forms[k] for k in known})
+
+
+def settled(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Rows of the same lines whose interval lies above zero, and those below."""
+    return tuple(list(frame[sign * frame["mean"] > frame.half].row) for sign in (1, -1))
+
+
+def ends(frame: pd.DataFrame) -> str:
+    """'+5.5 (one row) to +10.7 (another)': the lowest and the highest of the same lines."""
+    least, most = frame.loc[frame["mean"].idxmin()], frame.loc[frame["mean"].idxmax()]
+    return f"{least['mean']:+.1f} ({least.row}) to {most['mean']:+.1f} ({most.row})"
 
 
 def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):

@@ -1,9 +1,11 @@
 """FedPall (ICCV 2025): what its pages compute from the printed tables, from its counts and from records."""
 import functools
+import math
 
 import pandas as pd
 
-from fedlib.experiments import statistics
+from fedlib.experiments import statistics, tables
+from fedlib.probes import leakage
 from fedlib.report import printed
 from fedlib.report.page import Page
 
@@ -65,3 +67,31 @@ def protocols(page: Page) -> pd.DataFrame:
     return pd.concat({page.titles[b]: pd.DataFrame({"the paper": said, "ours, paper profile": ours(b, "paper"),
                                                     "ours, lite profile": ours(b, "lite")}, parts)
                       for b, said in paper.items()})
+
+
+# what messages say about images
+
+def information(page: Page) -> pd.DataFrame:
+    """The bound (nats) on what messages say about images of each run that has it: block, dataset, row, seed, nats,
+    ceiling (the highest value that the bound can take).
+    """
+    lines = [(p.block, page.titles[p.block], p.row, p.seed, told["nats"], math.log(told["pairs"]))
+             for p, _ in page.found if p.done(page.results) for told in [leakage.read(p.run, page.results)]]
+    return pd.DataFrame(lines, columns=["block", "dataset", "row", "seed", "nats", "ceiling"])
+
+
+def noises(page: Page, told: pd.DataFrame) -> pd.DataFrame:
+    """Each kind of noise by dataset: information and accuracy (printed | ours ± half of the interval), n, ceiling.
+
+    told: lines of `information`.
+    """
+    theirs, lines = printed.of_paper("fedpall", "nats").avg.loc["privacy"], {}
+    for cell in page.averages.to_dict("records"):
+        part = told[(told.block == cell["block"]) & (told.row == cell["row"])]
+        mean, half = statistics.interval(part.nats)
+        known = theirs.get((page.table.printed_as(cell["block"]), cell["row"]), float("nan"))
+        lines[page.titles[cell["block"]], cell["row"]] = {
+            "information": tables.cell(pd.Series({"printed": known, "ours": mean, "half": half})),
+            "accuracy": tables.cell(pd.Series(cell)), "n": f"{len(part)}, {cell['n']}",
+            "at most": f"{part.ceiling.max():.2f}" if len(part) else "–"}
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["dataset", "row"])

@@ -83,6 +83,18 @@ def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):
     return or_empty(found, lambda lines: plots.differences(lines, by=by, label=label))
 
 
+def bars(frame: pd.DataFrame, groups: str, by: str, label: str = "accuracy (%)", high: float | None = 100):
+    """Bars with intervals: a group for each value of one column, a bar for each of another, in the frame's order.
+
+    frame: columns `ours` and `half` (half of the interval) beside these two.
+    """
+    def draw(lines):
+        wide = [lines.pivot(index=groups, columns=by, values=v).loc[lines[groups].unique(), lines[by].unique()]
+                for v in ("ours", "half")]
+        return plots.bars(*(part.rename_axis(index=None, columns=None) for part in wide), label=label, high=high)
+    return or_empty(frame, draw)
+
+
 def titled(title: str, *content):
     """Show content below a line in bold."""
     display(Markdown(f"**{title}**"), *content)

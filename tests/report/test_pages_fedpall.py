@@ -79,6 +79,38 @@ def test_what_each_client_holds(page):
     assert held.loc["Office-10", "dslr"].tolist() == [126, 31] and "Digits" not in held.index.unique("dataset")
 
 
+# what messages say about images
+
+def test_information_is_below_its_ceiling_and_stands_beside_the_papers():
+    noise = Page("fedpall/privacy", "lite", [0, 1, 2])
+    told = fedpall.information(noise)
+    assert len(told) >= 20 and (told.nats <= told.ceiling + 1e-4).all() and (told.nats >= 0).all()
+    lines = fedpall.noises(noise, told)
+    mini = told[(told.block == "mini") & (told.row == "mask")]
+    assert lines.n["mini_digits (not in the paper)", "mask"] == f"{len(mini)}, 3"
+    assert lines.information["mini_digits (not in the paper)", "mask"].startswith(f"– | {mini.nats.mean():.1f} ± ")
+    assert lines.information["Office-10", "mask"].startswith("3.04 | ") and lines.accuracy[
+        "Office-10", "mixture and mask"].startswith("67.60 | ")
+    assert lines.information["Office-10", "none"].startswith("– | ")
+
+
+@pytest.mark.parametrize("profile", tables.PROFILES)
+def test_rows_differ_in_the_noise_alone(profile):
+    table = tables.load_table("fedpall/privacy")
+    for block in [b for b, content in table.blocks.items() if profile in content]:
+        runs = [p.run for p in table.runs(profile, [0]) if p.block == block]
+        assert len({run.settings["noise"] for run in runs}) == len(runs) == 5
+        assert len({(run.data, run.net, run.protocol) for run in runs}) == 1
+
+
+def test_bars_stand_in_the_order_of_the_frame():
+    lines = pd.DataFrame({"group": ["b", "b", "a"], "bar": ["y", "x", "y"], "ours": [3.0, 2.0, 1.0], "half": 0.5})
+    axes = text.bars(lines, "group", "bar").axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["b", "a"]
+    assert [bars[0].get_height() for bars in axes.containers if hasattr(bars[0], "get_height")] == [3.0, 2.0]
+    assert text.bars(lines[:0], "group", "bar").data == text.EMPTY
+
+
 # how differences are told
 
 def test_differences_in_words():

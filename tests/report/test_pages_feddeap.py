@@ -5,6 +5,7 @@ import torch
 
 from fedlib import Page
 from fedlib.experiments import tables
+from fedlib.methods.prompts import Turn
 from fedlib.report import feddeap
 
 SEEDS = [0, 1, 2]
@@ -209,3 +210,42 @@ def test_a_difference_that_two_tables_have_is_the_same():
     first, second = (page.compared(pair).query("block == 'mini'")["mean"].iloc[0]
                      for page, pair in zip((one, three), pairs, strict=True))
     assert first == pytest.approx(second)
+
+
+# the method, step by step
+
+def test_the_networks_learn_to_turn_features_to_their_frames():
+    z, target = 4 * torch.eye(32), torch.arange(32) % 3
+    turn, draws = Turn(32, 3, 0, "semantic"), torch.Generator().manual_seed(0)
+    before = feddeap.angles(turn, z, target)
+    feddeap.fit(turn, z, target, draws, steps=200, batch=32)
+    after = feddeap.angles(turn, z, target)
+    assert after["nearest E is own (%)"] == 100 > before["nearest E is own (%)"]
+    assert after["cos with own E"] > 0.9 and after["with the others"] < -0.3 and after["loss"] < before["loss"]
+
+
+def test_features_of_all_clients_with_digits_and_domains():
+    pytest.importorskip("open_clip")
+    simulation = feddeap.begun()
+    z, y, k = feddeap.pooled(simulation, "test")
+    sizes = [len(w.client.test) for w in simulation.workers]
+    assert len(z) == len(y) == sum(sizes) and k.bincount().tolist() == sizes and y.max() == 9
+
+
+def test_as_released_the_weights_of_the_alignments_change_nothing():
+    """Exercise 3: one round with lam1 = 0 and with 2."""
+    pytest.importorskip("open_clip")
+    one, two = (feddeap.begun(mode="as_released", lam1=v).workers[0] for v in (0.0, 2.0))
+    for w in (one, two):
+        w.train(w.client.got, 0)
+    assert torch.equal(one.client.net.head.context, two.client.net.head.context)
+
+
+def test_a_text_is_start_shared_own_times_mean_name_and_end():
+    pytest.importorskip("open_clip")
+    w = feddeap.begun().workers[0]
+    head, mean = w.client.net.head, w.client.train.x.float().mean(0)
+    rows = torch.cat([head.words[:, :1], head.context, head.local * mean, head.words[:, 1:]], 1)
+    with torch.no_grad():
+        by_hand = head.tower(rows, head.lengths + head.context.shape[1] + head.local.shape[1])
+        torch.testing.assert_close(w.method.texts(w.client.net, mean), by_hand, atol=1e-4, rtol=1e-4)

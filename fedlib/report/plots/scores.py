@@ -345,11 +345,12 @@ def tally(counts, label: str = "claims", inks: dict | None = None):
 
 
 @styled
-def lengths(panels: dict, label: str, stacked: bool = True, reference: float | None = None):
+def lengths(panels: dict, label: str, stacked: bool = True, reference: float | None = None,
+            linear: float | None = None):
     """Horizontal bars, rows from top to bottom: for each column a piece after the last one, or a bar below it.
 
     panels: title -> DataFrame, at most three columns; plots beside each other, each with a scale of its own and the
-    same rows. reference: where a line stands.
+    same rows. reference: where a line stands. linear: above this length the scale is logarithmic.
     """
     import matplotlib.pyplot as plt
     rows, several = next(iter(panels.values())).index, max(frame.shape[1] for frame in panels.values())
@@ -365,6 +366,8 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
             ax.barh(at, frame[name], 0.92 * thick, left=left, color=ink, hatch=hatch, edgecolor="white", linewidth=0,
                     label=name)
             left = left + frame[name] if stacked else 0
+        if linear:
+            ax.set_xscale("symlog", linthresh=linear)
         if reference is not None:
             ax.axvline(reference, color="black", linewidth=1)
         ax.set_yticks(range(len(rows)), rows, fontsize=7 if many else None)

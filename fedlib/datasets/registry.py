@@ -47,7 +47,7 @@ def shipped() -> dict[str, str]:
     """{name: module[:object]} of fedlib's own sets. In a checkout that is not installed the readers lie beside it."""
     if not importlib.util.find_spec("fedlib.readers"):
         spec = importlib.util.spec_from_file_location("fedlib.readers", SCRIPTS / "__init__.py")
-        sys.modules["fedlib.readers"] = importlib.util.module_from_spec(spec)
+        sys.modules["fedlib.readers"] = sys.modules["fedlib"].readers = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["fedlib.readers"])
     readers = importlib.import_module("fedlib.readers").READERS
     return {name: f"fedlib.datasets.{name}" for name in ("mini_digits", "mini_reviews")} | {

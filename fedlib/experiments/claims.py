@@ -136,16 +136,17 @@ def in_words(found: dict, verdict: str) -> str:
     return f"{found['mean']:+.2f}{half} points over {found['over']}, n = {found['n']}{printed}{needs}"
 
 
-def judge_all(results: Path) -> pd.DataFrame:
-    """Every claim of every paper, once: paper, table, block, profile and COLUMNS, and holm.
+def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
+    """Every claim of a paper or of all, once: paper, table, block, profile and COLUMNS, and holm.
 
     The verdict is that of the strongest profile that decides it: paper, then lite, then mini; where none does, of the
     strongest with records; profile is "" where nothing ran. A claim that the same runs already decide under another
     table is no second piece of evidence. holm: p adjusted over the decided claims of the paper.
     """
     lines, seen = [], {}
-    for table in filter(lambda t: t.claims, map(load_table, idents())):
-        paper, name = table.id.split("/")
+    wanted = [ident for ident in idents() if ident.startswith(f"{paper}/" if paper else "")]
+    for table in filter(lambda t: t.claims, map(load_table, wanted)):
+        of, name = table.id.split("/")
         every = {p: judge_claims(table, p, results).set_index("id") for p in ("paper", "lite", "mini")}
         for claim in table.claims:
             block = table.blocks[claim["block"]]
@@ -153,7 +154,7 @@ def judge_all(results: Path) -> pd.DataFrame:
             order = sorted(judged, key=lambda pair: (VERDICTS.index(pair[1].verdict) >= 3,
                                                      pair[1].verdict == NOT_RUN))
             profile, line = order[0] if order else ("", every["paper"].loc[claim["id"]])
-            line = {"paper": paper, "table": name, "block": claim["block"], "id": claim["id"],
+            line = {"paper": of, "table": name, "block": claim["block"], "id": claim["id"],
                     "profile": profile if line.verdict != NOT_RUN else ""} | line.to_dict()
             if line["verdict"] != NOT_RUN:
                 first = seen.setdefault(digests(table, claim, profile), claim["id"])

@@ -50,6 +50,17 @@ def holm(ps: list[float]) -> list[float]:
     return adjusted
 
 
+def welch(first: float, second: float, n: int) -> float:
+    """Half of the 95 % interval of the difference of two means of n runs each, from their standard deviations (Welch).
+
+    For runs that are no pairs; nan where a deviation is.
+    """
+    from scipy import stats
+    parts = first ** 2 / n, second ** 2 / n
+    freedom = sum(parts) ** 2 / sum(part ** 2 / (n - 1) for part in parts)
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom) * sum(parts) ** 0.5)
+
+
 # power of a paired comparison
 
 def power(effect: float, sd: float, n: int) -> float:

@@ -361,9 +361,14 @@ def shown_blocks(table: Table, profile: str) -> list[str]:
 
 
 def cell(line, join: str = " | ") -> str:
-    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what is not printed or was not run."""
+    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what is not printed or was not run.
+
+    '67.6 (2.7) | ...' where the line has the printed standard deviation, `spread`.
+    """
     ours = "–" if pd.isna(line.ours) else f"{line.ours:.1f}" + ("" if pd.isna(line.half) else f" ± {line.half:.1f}")
-    return ("–" if pd.isna(line.printed) else f"{line.printed:.2f}") + join + ours
+    spread = line.get("spread", float("nan"))
+    theirs = f"{line.printed:.2f}" if pd.isna(spread) else f"{line.printed:.1f} ({spread:.1f})"
+    return ("–" if pd.isna(line.printed) else theirs) + join + ours
 
 
 def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd.DataFrame:

@@ -25,7 +25,8 @@ CLASSES, WIDTH = 126, 512       # of DomainNet-126; numbers of a token and of a 
 MIB = 2 ** 20                   # bytes of a printed M
 
 
-def begun(row: str = "FedDEAP", seed: int = 0, protocol: dict | None = None, **settings) -> Simulation:
+def begun(row: str = "FedDEAP", seed: int = 0, protocol: dict | None = None, device: str = "cpu",
+          **settings) -> Simulation:
     """mini_digits with mini_clip before the first round of a row of Table 1: each client has the server's message.
 
     protocol, settings: in the place of the row's.
@@ -35,7 +36,7 @@ def begun(row: str = "FedDEAP", seed: int = 0, protocol: dict | None = None, **s
     line = next(r for r in table.rows if r["name"] == row)
     line = line | {"settings": line.get("settings", {}) | settings,
                    "protocol": line.get("protocol", {}) | (protocol or {})}
-    simulation = Simulation(table.plan(line, "mini", "mini", seed))
+    simulation = Simulation(table.plan(line, "mini", "mini", seed), device=device)
     for place, worker in enumerate(simulation.workers):
         worker.begin(simulation.message(place), 0)
     return simulation
@@ -70,6 +71,37 @@ def lengths(seed: int = 0) -> pd.DataFrame:
             for loss, slope in zip(several, [plain, *({k: v[k] - plain[k] for k in v} for v in others)], strict=True):
                 made |= {(trio[0].client.domain, part, mode, loss): float(v.norm()) for part, v in slope.items()}
     return pd.Series(made).rename_axis(["client", "part", "mode", "loss"]).unstack(["mode", "loss"], sort=False)
+
+
+# the two networks alone
+
+def pooled(simulation: Simulation, part: str = "train") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features `(N, D)` of all clients' images of a part, their classes and the numbers of their domains, `(N,)`."""
+    splits = [getattr(w.client, part) for w in simulation.workers]
+    return (torch.cat([as_input(s.x, s.normal) for s in splits]), torch.cat([s.y for s in splits]),
+            torch.cat([torch.full_like(s.y, k) for k, s in enumerate(splits)]))
+
+
+def fit(turn, z: torch.Tensor, target: torch.Tensor, draws: torch.Generator, steps: int = 300, batch: int = 128):
+    """Steps of Adam (rate 0.002) on CE(cos(T(z), E), target), batches of features drawn with replacement."""
+    adam = torch.optim.Adam(turn.parameters(), 2e-3)
+    for _ in range(steps):
+        index = torch.randint(len(z), (batch,), generator=draws)
+        loss = turn.away(z[index], target[index])
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+
+@torch.no_grad()
+def angles(turn, z: torch.Tensor, target: torch.Tensor) -> dict[str, float]:
+    """Where a network turns features to: mean cosines with the own vector and with the others, hits (%), loss."""
+    near = cosines(turn(z), turn.frame)
+    own = near[torch.arange(len(z)), target]
+    return {"cos with own E": float(own.mean()),
+            "with the others": float(((near.sum(1) - own) / (near.shape[1] - 1)).mean()),
+            "nearest E is own (%)": 100 * float((near.argmax(1) == target).float().mean()),
+            "loss": float(turn.away(z, target))}
 
 
 # what a client sends

@@ -1,4 +1,5 @@
 """What FedDTR's pages compute: the same records tested at two times, costs, text encoders, draws of the partition."""
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from fedlib.core.errors import UserError
 from fedlib.core.losses import cosines
 from fedlib.experiments import tables
+from fedlib.experiments.claims import judge_claims
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
 from fedlib.models import text_encoders
@@ -85,8 +87,22 @@ def places(timed: dict[str, Page]) -> pd.DataFrame:
 def gains(page: Page) -> pd.DataFrame:
     """What an epoch at the client before the test is worth, in words: after minus before by seed, row x block."""
     gap = page.at("after").by() - page.at("before").by()
+    if gap.empty:
+        return gap
     made = gap.groupby(level="block").agg(lambda sample: text.points(sample.dropna())).T
-    return made.reindex(index=page.rows, columns=page.ran).fillna("–").rename(columns=page.titles)
+    made = made.reindex(index=page.rows, columns=page.ran).rename(columns=page.titles)
+    made.insert(0, "tested", made.index.map(page.times))
+    return made.fillna("–").rename_axis(index=None, columns=None)
+
+
+def every_claim(profile: str, results: Path) -> pd.DataFrame:
+    """The claims of all tables as `judge_claims` gives them; after: the verdict with all rows tested after training."""
+    frames = []
+    for table in (tables.load_table(f"feddtr/{name}") for name in tables.papers()["feddtr"]["tables"]):
+        judged, after = (judge_claims(table, profile, results, when=when) for when in ("", "after"))
+        evidence = judged.evidence.where(judged.verdict != "not run", "–")
+        frames.append(judged.assign(evidence=evidence, after=after.verdict))
+    return text.joined(frames).reset_index(drop=True)
 
 
 # printed numbers, blocks in a row, the profiles' protocols
@@ -229,3 +245,12 @@ def spread(drawn: Page, fixed: Page) -> pd.DataFrame:
             "sd, one partition": still.std(), "FedDTR's lead": lead.mean(), "sd of lead": lead.std(), "printed": ahead}
     places = pd.MultiIndex.from_product([drawn.ran, drawn.rows], names=["block", "row"])
     return pd.DataFrame({k: f.stack().reindex(places) for k, f in made.items()}, places)
+
+
+def deviations(drawn: Page) -> pd.DataFrame:
+    """Each draw minus the mean of its row over the draws, as `plots.draws` takes them: dataset, draw, row, value."""
+    runs = drawn.by().reindex(columns=drawn.rows).rename(index=drawn.titles)
+    if runs.empty:
+        return pd.DataFrame()
+    gaps = (runs - runs.groupby(level="block").transform("mean")).stack()
+    return gaps.rename("value").rename_axis(["dataset", "draw", "row"]).reset_index()

@@ -30,13 +30,6 @@ def accuracy(net, split: Split, batch: int = 1000) -> float:
     return 100 * torch.cat(right).float().mean().item()
 
 
-def finished(simulation):
-    """The simulation after all of its rounds."""
-    while not simulation.over:
-        simulation.round()
-    return simulation
-
-
 def delivered(simulation):
     """The simulation with each client's net as it is tested: with what the server sends now."""
     for i, worker in enumerate(simulation.workers):

@@ -74,10 +74,17 @@ def factors(sizes) -> list[float]:
     return [len(sizes) * n / sum(sizes) for n in list(sizes)[:2]]
 
 
-def corrected(page: Page, *settings: str) -> pd.DataFrame:
-    """Rows as the text says minus as released, in points, paired by seed: `Page.differences` with the setting."""
-    return text.joined(page.differences(row, [old], setting).assign(measure=setting)
-                       for old, row in released(page).items() for setting in settings)
+def corrected(page: Page, *measures: str) -> pd.DataFrame:
+    """Rows as the text says minus as released, in points: lines of `Page.compared` with measure and `text`."""
+    pairs = {row: (row, old) for old, row in released(page).items()}
+    every = text.joined(page.compared(pairs, measure).assign(measure=measure) for measure in measures)
+    return with_text(every[every.n > 0], "+.1f")
+
+
+def with_text(frame: pd.DataFrame, form: str) -> pd.DataFrame:
+    """The frame with its columns mean and half as text: '+3.1 ± 0.8'."""
+    both = zip(frame["mean"], frame.half, strict=True)
+    return frame.assign(text=[f"{m:{form}}" + ("" if h != h else f" ± {h:{form.lstrip('+')}}") for m, h in both])
 
 
 def corrections(page: Page, block: str) -> pd.DataFrame:
@@ -237,9 +244,8 @@ def adaptation(page: Page, *measures: str) -> pd.DataFrame:
     pairs = {row["name"]: (row["name"], server["name"]) for row in own}
     frame = text.joined(page.compared(pairs, measure).assign(measure=measure) for measure in measures)
     given = {row["name"]: row["settings"] for row in own}
-    written = [f"{m:+.2f}" + ("" if h != h else f" ± {h:.2f}") for m, h in zip(frame["mean"], frame.half, strict=True)]
-    return frame.assign(F=frame.row.map(lambda row: given[row]["shots"]),
-                        β=frame.row.map(lambda row: f"β = {given[row]['beta']:g}"), text=written)
+    return with_text(frame.assign(F=frame.row.map(lambda row: given[row]["shots"]),
+                                  β=frame.row.map(lambda row: f"β = {given[row]['beta']:g}")), "+.2f")
 
 
 # an image from its prototype

@@ -86,10 +86,20 @@ class Page:
         """The paper's numbers: a line for each of its blocks and rows, a column for each setting."""
         return self.table.printed.pivot(index=["dataset", "method"], columns="setting", values="value")
 
+    @property
+    def printed_rows(self) -> list[str]:
+        """The rows that the paper has."""
+        return [row for row in self.rows if row in set(self.table.printed.method)]
+
     def clients(self, block: str) -> pd.DataFrame:
         """The clients of a block as a record counted them: id, domain, and training, validation and test samples."""
         record = next(record for planned, record in self.found if planned.block == block)
         return pd.DataFrame(record["made"]["data"]["clients"])
+
+    def held(self) -> pd.DataFrame:
+        """Training and test samples of each dataset and client's domain, as the records counted them."""
+        lines = [(self.titles[b], c.domain, c.train, c.test) for b in self.ran for c in self.clients(b).itertuples()]
+        return pd.DataFrame(lines, columns=["dataset", "domain", "train", "test"]).set_index(["dataset", "domain"])
 
     def by(self, columns: str = "row", setting: str = "avg", index: tuple = ("block", "seed")) -> pd.DataFrame:
         """Ours, a line for each block and seed, a column for each row; or with other columns and lines."""
@@ -147,10 +157,10 @@ class Page:
         return pd.DataFrame.from_dict(lines, orient="index")
 
     def settings(self, row: str) -> dict[str, dict]:
-        """The settings of a row that are not the defaults: {"": everywhere, "PACS, lite": there, ...}."""
+        """What a row sets of its method and protocol: {"": everywhere, "PACS, lite": there, ...}."""
         given = next(r for r in self.table.rows if r["name"] == row)
         own = self.table.methods.get(given.get("method", row), {})
-        every = {"": own.get("settings", {}) | given.get("settings", {})}
+        every = {"": own.get("settings", {}) | given.get("settings", {}) | given.get("protocol", {})}
         for place, changed in (own.get("at", {}) | given.get("at", {})).items():
             block, _, only = place.partition(".")       # "pacs.lite": in this profile only
             if block in self.titles or block in tables.PROFILES:        # a block may have a profile's name

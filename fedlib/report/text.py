@@ -56,13 +56,25 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
 def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
     """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n. row: what they are.
 
-    form: of the printed differences; ours have one digit. Columns of other names stand first, as they are.
+    form: of the printed differences; ours have one digit. "printed ±": a column for their intervals. Columns of other
+    names stand first, as they are.
     """
     wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
-    forms = {"printed": form, "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
-    known = [k for k in forms if k in wide and (k != "printed" or wide.printed.notna().any())]
+    forms = {"printed": form, "printed ±": "{:.1f}", "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
+    known = [k for k in forms if k in wide and (k not in ("printed", "printed ±") or wide[k].notna().any())]
     wide = wide[[k for k in wide if k not in forms and k != "block"] + known]
     return table(wide, {k: forms[k] for k in known})
+
+
+def settled(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Rows of the same lines whose interval lies above zero, and those below."""
+    return tuple(list(frame[sign * frame["mean"] > frame.half].row) for sign in (1, -1))
+
+
+def ends(frame: pd.DataFrame) -> str:
+    """'+5.5 (one row) to +10.7 (another)': the lowest and the highest of the same lines."""
+    least, most = frame.loc[frame["mean"].idxmin()], frame.loc[frame["mean"].idxmax()]
+    return f"{least['mean']:+.1f} ({least.row}) to {most['mean']:+.1f} ({most.row})"
 
 
 def dots(frame: pd.DataFrame, label: str, by: str = "dataset"):
@@ -78,6 +90,18 @@ def opened(number: str, title: str) -> str:
     if ours in ("–", ""):
         return number
     return f'{printed}{line}<span class="number" tabindex="0" title="{html.escape(title)}">{ours}</span>'
+
+
+def bars(frame: pd.DataFrame, groups: str, by: str, label: str = "accuracy (%)", high: float | None = 100):
+    """Bars with intervals: a group for each value of one column, a bar for each of another, in the frame's order.
+
+    frame: columns `ours` and `half` (half of the interval) beside these two.
+    """
+    def draw(lines):
+        wide = [lines.pivot(index=groups, columns=by, values=v).loc[lines[groups].unique(), lines[by].unique()]
+                for v in ("ours", "half")]
+        return plots.bars(*(part.rename_axis(index=None, columns=None) for part in wide), label=label, high=high)
+    return or_empty(frame, draw)
 
 
 def titled(title: str, *content):

@@ -36,8 +36,8 @@ def test_accuracy_counts_images_and_uses_the_batch_only_where_the_net_does():
     assert whole == 100 and pairs == 50     # two of one class have no common mean to be above
 
 
-def test_a_simulation_is_finished_after_its_rounds():
-    done = lessons.finished(Simulation(small_run()))
+def test_a_simulation_plays_all_of_its_rounds():
+    done = Simulation(small_run()).play()
     assert [row["round"] for row in done.rounds] == [1, 2] and done.over
 
 
@@ -154,7 +154,7 @@ def test_words_fill_boxes_of_their_colours():
 
 
 def test_clients_are_delivered_what_the_server_sends_now():
-    simulation = lessons.finished(Simulation(small_run()))
+    simulation = Simulation(small_run()).play()
     sent = simulation.server.global_["head.weight"]
     assert not all(torch.equal(w.client.net.head.weight, sent) for w in simulation.workers)
     assert all(torch.equal(w.client.net.head.weight, sent) for w in lessons.delivered(simulation).workers)

@@ -5,6 +5,7 @@ import torch
 
 from fedlib import Page
 from fedlib.experiments import tables
+from fedlib.methods.prompts import Turn
 from fedlib.report import feddeap
 
 SEEDS = [0, 1, 2]
@@ -184,3 +185,67 @@ def test_the_shapes_of_the_mini_model():
     simulation = feddeap.begun()
     assert simulation.workers[0].client.net.head.tower.places == 24
     assert simulation.run.settings["tokens"] == simulation.run.settings["local_tokens"] == 4
+
+
+# findings
+
+def test_one_image_more_on_cartoon_gives_facmics_printed_mean():
+    """Exercise 1: of the four numbers only cartoon's can be the misprint."""
+    sizes, values = list(feddeap.TEST_IMAGES["pacs"].values()), [98.05, 97.45, 99.41, 91.24]
+    changed = [(n, round(100 * (round(v * n / 100) + more) / n, 2) - v) for v, n in zip(values, sizes, strict=True)
+               for more in (1, 2)]
+    assert [n for n, step in changed if abs((sum(values) + step) / 4 - 96.59) <= 0.005] == [471]
+
+
+def test_several_shapes_give_3_47():
+    """Exercise 2: 16 tokens and a width of 384, 20 and 258; 256 gives 3.46."""
+    sizes = {(m, h): 2 * (feddeap.context(m) + 2 * feddeap.network(h)) / feddeap.MIB
+             for m, h in ((16, 384), (20, 258), (20, 256))}
+    assert [round(v, 2) for v in sizes.values()] == [3.47, 3.47, 3.46]
+
+
+def test_a_difference_that_two_tables_have_is_the_same():
+    one, three = (Page(f"feddeap/{name}", "mini", SEEDS) for name in ("table1", "table3"))
+    pairs = {"rival": ("FedDEAP", "PromptFL")}, {"rival": ("FedDEAP", "Baseline")}
+    first, second = (page.compared(pair).query("block == 'mini'")["mean"].iloc[0]
+                     for page, pair in zip((one, three), pairs, strict=True))
+    assert first == pytest.approx(second)
+
+
+# the method, step by step
+
+def test_the_networks_learn_to_turn_features_to_their_frames():
+    z, target = 4 * torch.eye(32), torch.arange(32) % 3
+    turn, draws = Turn(32, 3, 0, "semantic"), torch.Generator().manual_seed(0)
+    before = feddeap.angles(turn, z, target)
+    feddeap.fit(turn, z, target, draws, steps=200, batch=32)
+    after = feddeap.angles(turn, z, target)
+    assert after["nearest E is own (%)"] == 100 > before["nearest E is own (%)"]
+    assert after["cos with own E"] > 0.9 and after["with the others"] < -0.3 and after["loss"] < before["loss"]
+
+
+def test_features_of_all_clients_with_digits_and_domains():
+    pytest.importorskip("open_clip")
+    simulation = feddeap.begun()
+    z, y, k = feddeap.pooled(simulation, "test")
+    sizes = [len(w.client.test) for w in simulation.workers]
+    assert len(z) == len(y) == sum(sizes) and k.bincount().tolist() == sizes and y.max() == 9
+
+
+def test_as_released_the_weights_of_the_alignments_change_nothing():
+    """Exercise 3: one round with lam1 = 0 and with 2."""
+    pytest.importorskip("open_clip")
+    one, two = (feddeap.begun(mode="as_released", lam1=v).workers[0] for v in (0.0, 2.0))
+    for w in (one, two):
+        w.train(w.client.got, 0)
+    assert torch.equal(one.client.net.head.context, two.client.net.head.context)
+
+
+def test_a_text_is_start_shared_own_times_mean_name_and_end():
+    pytest.importorskip("open_clip")
+    w = feddeap.begun().workers[0]
+    head, mean = w.client.net.head, w.client.train.x.float().mean(0)
+    rows = torch.cat([head.words[:, :1], head.context, head.local * mean, head.words[:, 1:]], 1)
+    with torch.no_grad():
+        by_hand = head.tower(rows, head.lengths + head.context.shape[1] + head.local.shape[1])
+        torch.testing.assert_close(w.method.texts(w.client.net, mean), by_hand, atol=1e-4, rtol=1e-4)

@@ -4,7 +4,7 @@ Figures stand on solid white, so that they read on a light and on a dark page, a
 type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
 which people with colour-blindness tell apart; a marker, a dash or a printed number says the same again.
 """
-from fedlib.report.plots.images import exchange, grid, holdings, shares, words
+from fedlib.report.plots.images import boxes, exchange, grid, holdings, shares, words
 from fedlib.report.plots.looks import (
            DASHES,
            DOMAIN_INKS,
@@ -34,10 +34,22 @@ from fedlib.report.plots.scores import (
            standing,
            tally,
 )
-from fedlib.report.plots.spaces import contest, drift, maps, plane, prototypes, shadows, tsne, ways
+from fedlib.report.plots.spaces import (
+           chosen,
+           contest,
+           drift,
+           maps,
+           plane,
+           planes,
+           prototypes,
+           rays,
+           shadows,
+           tsne,
+           ways,
+)
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
-           "WIDTH", "bars", "class_colours", "colour", "contest", "curves", "differences", "draws", "drift",
-           "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs", "plane",
-           "prototypes", "radar", "sensitivity", "shadows", "shares", "standing", "styled", "tally", "tsne", "ways",
-           "words"]
+           "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves", "differences", "draws",
+           "drift", "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs", "plane",
+           "planes", "prototypes", "radar", "rays", "sensitivity", "shadows", "shares", "standing", "styled", "tally",
+           "tsne", "ways", "words"]

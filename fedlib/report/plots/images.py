@@ -101,3 +101,22 @@ def shares(panels: dict, label: str = "class"):
         ax.set_xticks(range(frame.shape[1]), frame.columns)
         ax.set_yticks(range(len(frame)), frame.index)
     return figure
+
+
+@styled
+def boxes(parts):
+    """A row of boxes, one for each vector of a sequence: [(word in it, how many, below the group, colour, hatch)]."""
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.4))
+    place = 0
+    for word, count, below, ink, hatch in parts:
+        for i in range(place, place + count):
+            ax.add_patch(plt.Rectangle((i + 0.05, 0), 0.9, 1, facecolor=ink, edgecolor="black", hatch=hatch,
+                                       alpha=0.45))
+            ax.text(i + 0.5, 0.5, word, ha="center", va="center", fontsize=9,
+                    bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8})
+        ax.text(place + count / 2, -0.2, below, ha="center", va="top", linespacing=1.4)
+        place += count
+    ax.set(xlim=(0, place), ylim=(-1.4, 1.05))
+    ax.axis("off")
+    return figure

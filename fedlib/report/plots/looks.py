@@ -39,6 +39,7 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
                "as if unrelated": (6, "s", "--"), "added up": (6, "s", "-."), "SCAFFOLD": (3, "D", "-"),
                "FedAvgM": (1, "s", "-."), "FedAdam": (6, "X", ":"), "head": (1, "^", "-"), "adapter": (0, "o", "-"),
                "MPFT's adapter": (3, "D", "-"), "prompt": (2, "v", "--"), "FedDEAP's prompts": (4, "P", "-."),
+               "cluster": (0, "s", "--"), "random": (2, "^", "-."), "as the server sent it": (6, "*", "-"),
                "whole net": (6, "s", "-"), "zero-shot": (5, "X", ":"),
                "PFLlib": (5, "s", "-"), "fedlib": (6, "o", ":")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",

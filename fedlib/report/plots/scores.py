@@ -108,11 +108,13 @@ def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"
 
 
 @styled
-def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log: str = "", levels: dict | None = None):
+def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log: str = "", levels: dict | None = None,
+          path: bool = False):
     """One number against another, a line for each value of `by`; the columns `x` and `y` name the axes.
 
     panel: a small plot for each of its values, with a scale of its own in y. log: the axes that are logarithmic, "x",
-    "y", "xy" or "". levels: name -> height of a dashed line across.
+    "y", "xy" or "". levels: name -> height of a dashed line across, or {panel: height}. path: points are joined in the
+    frame's order, not from left to right.
     """
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
@@ -124,10 +126,12 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
         ax.axis("off")
     for ax, name in zip(axes.flat, panels, strict=False):
         for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
-            part = part.sort_values(x)
+            part = part if path else part.sort_values(x)
             ax.plot(part[x], part[y], label=line, markevery=max(1, len(part) // 8), **look(line))
         for i, (text, height) in enumerate((levels or {}).items()):
-            ax.axhline(height, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
+            here = height.get(name) if isinstance(height, dict) else height
+            if here is not None:
+                ax.axhline(here, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
         ax.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear", title=name or "",
                xlabel=x)
         if "x" in log and frame[x].nunique() < 8:
@@ -341,11 +345,12 @@ def tally(counts, label: str = "claims", inks: dict | None = None):
 
 
 @styled
-def lengths(panels: dict, label: str, stacked: bool = True, reference: float | None = None):
+def lengths(panels: dict, label: str, stacked: bool = True, reference: float | None = None,
+            linear: float | None = None):
     """Horizontal bars, rows from top to bottom: for each column a piece after the last one, or a bar below it.
 
     panels: title -> DataFrame, at most three columns; plots beside each other, each with a scale of its own and the
-    same rows. reference: where a line stands.
+    same rows. reference: where a line stands. linear: above this length the scale is logarithmic.
     """
     import matplotlib.pyplot as plt
     rows, several = next(iter(panels.values())).index, max(frame.shape[1] for frame in panels.values())
@@ -361,6 +366,8 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
             ax.barh(at, frame[name], 0.92 * thick, left=left, color=ink, hatch=hatch, edgecolor="white", linewidth=0,
                     label=name)
             left = left + frame[name] if stacked else 0
+        if linear:
+            ax.set_xscale("symlog", linthresh=linear)
         if reference is not None:
             ax.axvline(reference, color="black", linewidth=1)
         ax.set_yticks(range(len(rows)), rows, fontsize=7 if many else None)

@@ -1,5 +1,5 @@
 """Features and nets as points: in a plane, by t-SNE, or as averages on their way."""
-from fedlib.report.plots.looks import OKABE_ITO, WIDTH, class_colours, colour, legend, look, styled
+from fedlib.report.plots.looks import MARKERS, OKABE_ITO, WIDTH, class_colours, colour, legend, look, styled
 
 
 @styled
@@ -110,6 +110,25 @@ def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
     ax.grid(True)
     ax.spines[["top", "right"]].set_visible(False)
     legend(figure, ax, columns=3 if marks else 4)
+    return figure
+
+
+@styled
+def chosen(cloud, panels: dict):
+    """Points `(N, D)` in grey on the plane of their two main directions, a small plot for each choice of them.
+
+    panels: title -> points `(M, D)`, drawn as crosses; their number stands behind the title.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from sklearn.decomposition import PCA
+    shadow = PCA(2, random_state=0).fit(np.asarray(cloud))
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.5), sharex=True, sharey=True, squeeze=False)
+    for ax, (title, points) in zip(axes[0], panels.items(), strict=True):
+        ax.scatter(*shadow.transform(np.asarray(cloud)).T, s=5, color="#b0b0b0", linewidths=0)
+        ax.scatter(*shadow.transform(np.asarray(points)).T, s=40, marker="X", color=OKABE_ITO[0], edgecolors="white",
+                   linewidths=0.5)
+        ax.set(title=f"{title}: {len(points)}", xticks=[], yticks=[])
     return figure
 
 
@@ -308,4 +327,50 @@ def contest(moments: dict, classes, sides=("left site", "right site"), kinds=("l
                         arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.8})
         ax.set(title=title, xticks=[], yticks=[], aspect="equal")
     legend(figure, axes[0, 0], columns=2)
+    return figure
+
+
+@styled
+def rays(panels: dict, name: str = "E"):
+    """Vectors from one point, in the plane or in space, each with its number at its end.
+
+    panels: title -> vectors `(n, 2)` or `(n, 3)`; name: what they are called.
+    """
+    import matplotlib.pyplot as plt
+    figure = plt.figure(figsize=(WIDTH, 2.9))
+    for i, (title, vectors) in enumerate(panels.items()):
+        solid = vectors.shape[1] == 3
+        ax = figure.add_subplot(1, len(panels), i + 1, projection="3d" if solid else None)
+        for k, v in enumerate(vectors):
+            ax.plot(*zip([0] * len(v), v, strict=True), color=OKABE_ITO[k], marker=MARKERS[k], markevery=[1])
+            ax.text(*(1.25 * v), f"${name}_{k + 1}$", ha="center", va="center")
+        ax.set(title=title, aspect="equal")
+        ax.tick_params(labelleft=False, labelbottom=False)
+        ax.margins(0.25)
+        if solid:
+            ax.set_zticklabels([])
+    return figure
+
+
+@styled
+def planes(panels: dict, domains, labels, unnamed=()):
+    """Sets of points beside each other, each on the plane of its two main directions (PCA); a domain has its marker.
+
+    panels: title -> points `(N, D)`; domains, labels: N names. A label is written amid its points, but for the panels
+    in `unnamed`.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from sklearn.decomposition import PCA
+    domains, labels = np.asarray(domains), np.asarray(labels)
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.6), squeeze=False)
+    for ax, (title, points) in zip(axes[0], panels.items(), strict=True):
+        places = PCA(2, random_state=0).fit_transform(np.asarray(points))
+        for name in dict.fromkeys(domains.tolist()):
+            ax.scatter(*places[domains == name].T, s=26, marker=look(name)["marker"], color=colour(name), alpha=0.8,
+                       linewidths=0, label=name)
+        for name in dict.fromkeys(labels.tolist() if title not in unnamed else ()):
+            ax.text(*places[labels == name].mean(0), name, ha="center", va="center", fontsize=9)
+        ax.set(title=title, xticks=[], yticks=[])
+    legend(figure, axes[0, 0])
     return figure

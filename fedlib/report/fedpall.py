@@ -1,0 +1,97 @@
+"""FedPall (ICCV 2025): what its pages compute from the printed tables, from its counts and from records."""
+import functools
+import math
+
+import pandas as pd
+
+from fedlib.experiments import statistics, tables
+from fedlib.probes import leakage
+from fedlib.report import printed
+from fedlib.report.page import Page
+
+OURS = "FedPall"
+RUNS = 3        # behind each printed mean and standard deviation
+
+
+# Table 1: printed means and deviations, records
+
+@functools.cache
+def spreads() -> pd.DataFrame:
+    """Printed standard deviations (points) of Table 1, over three runs: by dataset and method, a column by domain."""
+    return printed.of_paper("fedpall", "std").loc["table1"]
+
+
+def with_spreads(page: Page) -> Page:
+    """The page, whose cells have the printed deviations as the column `spread`."""
+    known = spreads().stack().to_dict()
+    keys = zip(page.cells.block, page.cells.row, page.cells.setting, strict=True)
+    page.cells = page.cells.assign(spread=[known.get(key, float("nan")) for key in keys])
+    return page
+
+
+def welch(block: str, row: str, other: str = OURS) -> float:
+    """Half of the 95 % interval of other minus row, printed averages of three runs each; nan where none is printed."""
+    found = [spreads().avg.get((block, name), float("nan")) for name in (other, row)]
+    return statistics.welch(*found, RUNS)
+
+
+def variants(page: Page) -> dict[str, tuple[str, str]]:
+    """{row of ours: (it, the row of the paper that it changes)}, as `Page.compared` takes them."""
+    return {row: (row, row.partition(", ")[0]) for row in page.rows if ", " in row}
+
+
+def places(page: Page) -> pd.DataFrame:
+    """FedPall's place among the paper's rows, printed and ours, in each column; nan where not all have a number."""
+    part = page.cells[page.cells.row.isin(page.printed_rows)]
+    part = part.assign(dataset=part.block.map(page.titles)).rename(columns={"setting": "domain"})
+    numbers = part.groupby(["dataset", "domain"], sort=False)[["printed", "ours"]]
+    ranks = numbers.rank(ascending=False, method="min").where(numbers.transform("count") == len(page.printed_rows))
+    return part[["dataset", "domain"]].join(ranks)[part.row == OURS].set_index(["dataset", "domain"]).dropna(how="all")
+
+
+def protocols(page: Page) -> pd.DataFrame:
+    """What the paper says of its protocol beside the runs of our profiles: a line for each dataset and part of it."""
+    parts = ["rounds", "local epochs", "net", "pixels", "share of the training images", "batch", "learning rate"]
+    paper = {b: [100, 5 if b == "digits" else 10, "ResNet-50", f"not stated; code: {28 if b == 'digits' else 64}",
+                 "10 %" if b == "digits" else "all", f"not stated; code: {64 if b == 'digits' else 32}", "0.01"]
+             for b in ("office", "digits", "pacs")}
+
+    def ours(block, profile):
+        if (run := page.run(OURS, block, profile)) is None:
+            return ["–"] * len(parts)
+        net = run.net.net.replace("resnet", "ResNet-") + (f", width {run.net.width}" if run.net.width else "")
+        share = run.data.fraction * (0.1 if block == "digits" else 1)       # a tenth in the split itself
+        return [run.protocol.rounds, run.protocol.epochs, net, run.data.size, "all" if share == 1 else f"{share:.0%}",
+                run.protocol.batch, f"{run.protocol.lr:g}"]
+
+    return pd.concat({page.titles[b]: pd.DataFrame({"the paper": said, "ours, paper profile": ours(b, "paper"),
+                                                    "ours, lite profile": ours(b, "lite")}, parts)
+                      for b, said in paper.items()})
+
+
+# what messages say about images
+
+def information(page: Page) -> pd.DataFrame:
+    """The bound (nats) on what messages say about images of each run that has it: block, dataset, row, seed, nats,
+    ceiling (the highest value that the bound can take).
+    """
+    lines = [(p.block, page.titles[p.block], p.row, p.seed, told["nats"], math.log(told["pairs"]))
+             for p, _ in page.found if p.done(page.results) for told in [leakage.read(p.run, page.results)]]
+    return pd.DataFrame(lines, columns=["block", "dataset", "row", "seed", "nats", "ceiling"])
+
+
+def noises(page: Page, told: pd.DataFrame) -> pd.DataFrame:
+    """Each kind of noise by dataset: information and accuracy (printed | ours ± half of the interval), n, ceiling.
+
+    told: lines of `information`.
+    """
+    theirs, lines = printed.of_paper("fedpall", "nats").avg.loc["privacy"], {}
+    for cell in page.averages.to_dict("records"):
+        part = told[(told.block == cell["block"]) & (told.row == cell["row"])]
+        mean, half = statistics.interval(part.nats)
+        known = theirs.get((page.table.printed_as(cell["block"]), cell["row"]), float("nan"))
+        lines[page.titles[cell["block"]], cell["row"]] = {
+            "information": tables.cell(pd.Series({"printed": known, "ours": mean, "half": half})),
+            "accuracy": tables.cell(pd.Series(cell)), "n": f"{len(part)}, {cell['n']}",
+            "at most": f"{part.ceiling.max():.2f}" if len(part) else "–"}
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["dataset", "row"])

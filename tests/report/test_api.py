@@ -1,0 +1,62 @@
+"""The page of the API: every package and module, signatures and docstrings from the source."""
+import ast
+import json
+import re
+
+from conftest import ROOT
+
+import fedlib
+from fedlib.report import api
+
+SOURCE = '''"""What it is."""
+SIZE = 3
+
+@decorated
+def half(x: int, *, by: float = 2) -> float:
+    """Half of it."""
+    def inner(): ...
+
+def _private(): ...
+
+class Thing(Base):
+    """A thing."""
+    size: int = 1
+    def told(self):
+        """Said."""
+    def silent(self): ...
+'''
+
+
+def test_a_module(tmp_path, monkeypatch):
+    (tmp_path / "fedlib").mkdir()
+    (tmp_path / "fedlib/one.py").write_text(SOURCE)
+    (tmp_path / "fedlib/empty.py").write_text("")
+    monkeypatch.setattr(api, "ROOT", tmp_path / "fedlib")
+    assert api.module(tmp_path / "fedlib/empty.py") == []
+    said = api.package("one").data
+    assert said.startswith("**`fedlib.one`**\n\n````text\nWhat it is.\n````")
+    assert re.findall(r"````python\n(.*?)\n````", said, re.S) == [
+        "def half(x: int, *, by: float=2) -> float", "class Thing(Base):\n    size: int = 1", "def told(self)"]
+    assert "Half of it." in said and "Said." in said and "_private" not in said and "silent" not in said
+
+
+def test_a_package_has_all_of_its_modules():
+    paths = api.modules("report")
+    assert {"text.py", "looks.py"} <= {p.name for p in paths} and paths == sorted(paths)
+    assert [p.name for p in api.modules("cli")] == ["cli.py"]
+
+
+def test_the_page_shows_every_module():
+    cells = json.loads((ROOT / "notebooks/use/api.ipynb").read_text())["cells"]
+    wanted = re.findall(r'api\.package\("(\w+)"\)', "\n".join("".join(c["source"]) for c in cells))
+    shown = {path for name in wanted for path in api.modules(name)}
+    assert {p for p in api.ROOT.rglob("*.py")} - shown == {api.ROOT / "__init__.py", api.ROOT / "__main__.py"}
+
+
+def test_public_names_lead_to_definitions():
+    said = api.names().data
+    assert all(f"| `fedlib.{name}` |" in said for name in fedlib.__all__)
+    places = {place.partition(":")[0] for place in fedlib.PUBLIC.values()}
+    files = [api.ROOT / f"{p.replace('.', '/')}.py" for p in places]
+    assert all(f.is_file() or (f.with_suffix("") / "__init__.py").is_file() for f in files)
+    assert all(ast.parse(f.read_text()) for f in files if f.is_file())

@@ -301,6 +301,11 @@ class Page:
         """What makes each row evidence: `fedlib.experiments.evidence.of_rows`."""
         return self._each(evidence.of_rows)
 
+    def judge(self, block: str, setting: str, better: str, than: list[str]) -> dict:
+        """A claim of ours about the rows of a block, judged as the paper's are: `fedlib.experiments.claims.judge`."""
+        return claims.judge({"block": block, "setting": setting, "better": better, "than": than}, self.values,
+                            self.evidence, self.table)
+
     def judged(self) -> pd.DataFrame:
         """The table's claims with their verdicts, each in the profile that shows its block."""
         place = {c["id"]: self.blocks.get(c["block"]) for c in self.table.claims}

@@ -4,7 +4,14 @@ import pytest
 
 from fedlib.engine import records
 from fedlib.experiments import tables
-from fedlib.experiments.claims import judge
+from fedlib.experiments.claims import (
+    CONTRADICTED,
+    NOT_EVIDENCE,
+    NOT_RUN,
+    SUPPORTED,
+    UNDECIDED,
+    judge_claims,
+)
 from fedlib.report import verdicts
 
 
@@ -21,29 +28,26 @@ def test_every_claim_stands_there_once(claims):
     assert counts.to_numpy().sum() == len(claims) and list(counts) == list(verdicts.SIGNS)
 
 
-def test_a_claim_without_a_verdict_has_a_reason_and_no_profile(claims):
-    undecided = claims.verdict == verdicts.OPEN
-    assert ((claims.profile == "") == undecided).all() and ((claims.reason != "") == undecided).all()
-    assert claims.evidence[undecided].str.contains("not at hand|not trained to the end: ").all()
+def test_a_claim_without_a_verdict_has_a_reason(claims):
+    run, without = claims.verdict != NOT_RUN, claims.verdict.isin([NOT_RUN, NOT_EVIDENCE])
+    assert ((claims.profile != "") == run).all() and ((claims.reason != "") == without).all()
+    assert ((claims.kind != "") == without).all()
+    assert claims.reason[~run].str.contains("not at hand|not trained to the end: ").all()
 
 
 def test_a_verdict_once_more_from_the_records(claims):
     for c in claims[claims.profile != ""].groupby("paper").head(1).itertuples():
         table = tables.load_table(f"{c.paper}/{c.table}")
-        given = next(x for x in table.claims if x["id"] == c.id)
-        cells = tables.values(table, c.profile, records.results_folder())
-        assert judge(given, cells) == {"verdict": c.verdict, "evidence": c.evidence}, c.id
+        again = judge_claims(table, c.profile, records.results_folder()).set_index("id").loc[c.id]
+        assert (again.verdict, again.evidence, again.reason) == (c.verdict, c.evidence, c.reason), c.id
 
 
-def test_the_summary_counts_what_is_surely_the_other_way_round():
-    lines = [("reproduced", "+2.00 ± 1.00 points over A, n = 3"), ("not run", "no records of A"),
-             ("not reproduced", "-2.00 ± 1.00 points over A, n = 3"),
-             ("not reproduced", "-1.00 ± 2.00 points over A, n = 3")]
-    made = pd.DataFrame(lines, columns=["verdict", "evidence"]).assign(data=verdicts.KINDS[0], profile="lite")
-    made.loc[1, "profile"] = ""
-    said = verdicts.summary(made).data
-    assert "decide **3** of these (3 in lite): 1 reproduced, 0 partly, 2 not reproduced" in said
-    assert "Of the latter, 1 surely" in said and "1 are not run" in said
+def test_the_summary_counts_verdicts_and_what_the_intervals_alone_say():
+    lines = [(SUPPORTED, SUPPORTED), (NOT_RUN, ""), (CONTRADICTED, CONTRADICTED), (NOT_EVIDENCE, CONTRADICTED),
+             (NOT_EVIDENCE, UNDECIDED)]
+    said = verdicts.summary(pd.DataFrame(lines, columns=["verdict", "direction"]).assign(data=verdicts.KINDS[0])).data
+    assert "**1** are supported, **1** contradicted, 0 undecided; 2 have records that are not evidence, and 1 are" in said
+    assert "would call 0 supported and 1 contradicted" in said
 
 
 def test_a_fold_says_how_its_claims_stand(claims):

@@ -140,10 +140,10 @@ def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
     """Every claim of a paper or of all, once: paper, table, block, profile and COLUMNS, and holm.
 
     The verdict is that of the strongest profile that decides it: paper, then lite, then mini; where none does, of the
-    strongest with records; profile is "" where nothing ran. A claim that the same runs already decide under another
-    table is no second piece of evidence. holm: p adjusted over the decided claims of the paper.
+    strongest with records; profile is "" where nothing ran. A claim that the same runs already decide is no second piece
+    of evidence, see `once`. holm: p adjusted over the decided claims of the paper.
     """
-    lines, seen = [], {}
+    lines, seen = [], []
     wanted = [ident for ident in idents() if ident.startswith(f"{paper}/" if paper else "")]
     for table in filter(lambda t: t.claims, map(load_table, wanted)):
         of, name = table.id.split("/")
@@ -157,9 +157,7 @@ def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
             line = {"paper": of, "table": name, "block": claim["block"], "id": claim["id"],
                     "profile": profile if line.verdict != NOT_RUN else ""} | line.to_dict()
             if line["verdict"] != NOT_RUN:
-                first = seen.setdefault(digests(table, claim, profile), claim["id"])
-                if first != claim["id"]:
-                    line |= {"verdict": NOT_EVIDENCE, "reason": f"the same runs already stand behind {first}"}
+                line |= once(claim, table, profile, seen)
             lines.append(line)
     frame = pd.DataFrame(lines)
     decided = frame.verdict.isin(DECIDED)
@@ -167,6 +165,32 @@ def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
     for _, part in frame[decided].groupby("paper"):
         frame.loc[part.index, "holm"] = holm(list(part.p))
     return frame
+
+
+def once(claim: dict, table: Table, profile: str, seen: list) -> dict:
+    """{} for the first claim that these runs decide, else the verdict and the reason of one that says it again.
+
+    Another table says it again also where it names fewer rivals. seen: (table, claim, `digests`), grows by the first.
+    """
+    setting, better, than = digests(table, claim, profile)
+    for ident, first, (s, b, t) in seen:
+        if (s, b) == (setting, better) and (t == than or (ident != table.id and than < t)):
+            return {"verdict": NOT_EVIDENCE, "reason": f"the same runs already stand behind {first}"}
+    seen.append((table.id, claim["id"], (setting, better, than)))
+    return {}
+
+
+def said_before(table: Table, profile: str, results: Path) -> dict[str, dict]:
+    """{id: what `once` says} of the table's claims that an earlier table of the paper makes with the same runs."""
+    seen, paper = [], table.id.split("/")[0]
+    for ident in [i for i in idents() if i.split("/")[0] == paper]:
+        other = table if ident == table.id else load_table(ident)
+        there = {(p.row, p.block) for p in other.runs(profile) if p.run.path(results).exists()}
+        ran = [c for c in other.claims if {(r, c["block"]) for r in (c["better"], *c["than"])} <= there]
+        said = {c["id"]: once(c, other, profile, seen) for c in ran}
+        if ident == table.id:
+            return {ident: found for ident, found in said.items() if found}
+    return {}
 
 
 def digests(table: Table, claim: dict, profile: str) -> tuple:

@@ -312,7 +312,11 @@ class Page:
         frames = [claims.judge_claims(self.table, p, self.results, when=self.when).assign(profile=p)
                   for p in self.profiles]
         every = text.joined(frames)
-        return every[every.profile == every.id.map(place)].reset_index(drop=True)
+        every = every[every.profile == every.id.map(place)].reset_index(drop=True)
+        again = {k: found for p in self.profiles for k, found in claims.said_before(self.table, p, self.results).items()}
+        for i in every.index[every.id.isin(again) & (every.verdict != claims.NOT_RUN)]:
+            every.loc[i, ["verdict", "reason"]] = [again[every.id[i]][k] for k in ("verdict", "reason")]
+        return every
 
     def show_claims(self, columns=("says", "verdict", "evidence", "reason", "note"), every: bool = True):
         """The claims with their verdicts, all or those that are decided, after the number of each verdict."""

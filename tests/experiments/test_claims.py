@@ -11,6 +11,7 @@ from fedlib.core.errors import UserError
 from fedlib.experiments import claims, evidence, power, tables
 from fedlib.experiments.claims import CONTRADICTED, NOT_EVIDENCE, NOT_RUN, SUPPORTED, UNDECIDED, judge_all, judge_claims
 from fedlib.report import shown
+from fedlib.report.page import Page
 
 ROWS = ('{ name = "new", method = "FedAvg", tuned = true }, '
         '{ name = "x", method = "FedProx", tuned = true }, '
@@ -168,6 +169,43 @@ def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
     assert list(every.verdict) == [SUPPORTED, SUPPORTED, NOT_EVIDENCE] and set(every.profile) == {"mini"}
     assert every.loc["again"].reason == "the same runs already stand behind over-x"
     assert list(every.holm.notna()) == [True, True, False]
+
+
+def test_another_table_says_it_again_also_over_fewer_rivals(tmp_path, monkeypatch):
+    """Two tables of the same rows: `again` names x alone where `best` names x and y; over y alone nothing was said."""
+    over_x, best = (f"[[claims]]{part}" for part in CLAIMS.split("[[claims]]")[1:])
+    again = over_x.replace('id = "over-x"', 'id = "again"').replace('table = "t"', 'table = "u"')
+    second = f'[tables.u]\ntitle = "U"\nblocks = ["b"]\nseeds = [0, 1, 2]\nselect = "last"\nrows = [{ROWS}]\n'
+    text = small_paper.content(ROWS, range(3), "rounds = 4, lr = 0.05", second + best + over_x + again)
+    small_paper.use(tmp_path, monkeypatch, text, PRINTED)
+    t, u, results = tables.load_table("small/t"), tables.load_table("small/u"), tmp_path / "results"
+    small_paper.fill(results, t.runs("mini"), lambda p: {"new": 60.0, "x": 50.0}.get(p.row, 40.0) + p.seed)
+    small_paper.fill(results, t.references("mini"), lambda p: 10.0)
+    every = judge_all(results).set_index("id")
+    assert every.verdict.to_dict() == {"best": SUPPORTED, "over-x": SUPPORTED, "again": NOT_EVIDENCE}
+    assert every.reason["again"] == "the same runs already stand behind best"
+    assert claims.said_before(t, "mini", results) == {} == claims.said_before(u, "mini", tmp_path / "none")
+    assert claims.said_before(u, "mini", results) == {"again": {k: every.loc["again", k] for k in ("verdict", "reason")}}
+    page = Page("small/u", "mini")
+    page.results = results
+    assert page.judged()[["verdict", "reason"]].values.tolist() == [[NOT_EVIDENCE, every.reason["again"]]]
+
+
+@pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7"])
+def test_who_claims_to_be_above_moon_is_compared_with_both_of_its_weights(ident):
+    table = tables.load_table(ident)
+    there = {p.row for p in table.runs("lite")}
+    over = [c for c in table.claims if "MOON" in c["than"]]
+    assert over and all({"MOON", "MOON, mu = 1"} <= set(claims.rivals(c, table, there)) for c in over)
+    assert all("MOON, mu = 1" not in claims.rivals(c, table, there) for c in table.claims if "MOON" not in c["than"])
+
+
+def test_a_claim_of_averaged_prompts_over_adapters_names_all_adapters():
+    """FedDEAP's table has three: a linear layer, and two whose softmax weighs the feature."""
+    table = tables.load_table("feddeap/table1")
+    found = [c for c in table.claims if c["better"] == "PromptFL"]
+    assert len(found) == 4 and all(c["than"] == ["CLIP-FC", "FedCLIP", "FACMIC"] for c in found)
+    assert all("above CLIP-FC, FedCLIP and FACMIC" in c["says"] for c in found)
 
 
 def test_a_claim_is_judged_by_the_strongest_profile_that_decides_it(tmp_path, monkeypatch):

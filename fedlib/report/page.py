@@ -295,8 +295,8 @@ class Page:
             display(Markdown(text.EMPTY))
 
     def judged(self) -> pd.DataFrame:
-        """The table's claims with their verdicts, each in the profile that shows its block."""
-        place = {c["id"]: self.blocks.get(c["block"]) for c in self.table.claims}
+        """The table's claims with their verdicts, each in the profile that shows its block, or the one asked for."""
+        place = {c["id"]: self.blocks.get(c["block"], self.profile) for c in self.table.claims}
         frames = [claims.judge_claims(self.table, p, self.results, when=self.when).assign(profile=p)
                   for p in self.profiles]
         every = text.joined(frames)

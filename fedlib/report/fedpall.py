@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedlib.experiments import statistics, tables
 from fedlib.probes import leakage
-from fedlib.report import printed
+from fedlib.report import plots, printed
 from fedlib.report.page import Page
 
 OURS = "FedPall"
@@ -95,3 +95,59 @@ def noises(page: Page, told: pd.DataFrame) -> pd.DataFrame:
             "accuracy": tables.cell(pd.Series(cell)), "n": f"{len(part)}, {cell['n']}",
             "at most": f"{part.ceiling.max():.2f}" if len(part) else "–"}
     return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["dataset", "row"])
+
+
+# Figure 5: the weights of the two losses
+
+def weights(page: Page) -> dict[str, tuple[float, float]]:
+    """{row: (mu, delta)}."""
+    return {row["name"]: (row["settings"]["mu"], row["settings"]["delta"]) for row in page.table.rows}
+
+
+def heat(page: Page) -> pd.DataFrame:
+    """Lines of `Page.averages` with mu, delta and a title; datasets with records of one cell alone are left out."""
+    every = page.averages.assign(mu=[weights(page)[row][0] for row in page.averages.row],
+                                 delta=[weights(page)[row][1] for row in page.averages.row], title="")
+    for block, part in every.groupby("block"):
+        seeds = " or ".join(map(str, sorted(set(part.n) - {0})))
+        every.loc[part.index, "title"] = (f"{page.titles[block]}: {(part.n > 0).sum()} of {len(part)} cells, "
+                                          f"n = {seeds} seeds each")
+    return every[(every.n > 0).groupby(every.block).transform("sum") > 1]
+
+
+def heat_map(cells: pd.DataFrame):
+    """One dataset's lines of `heat` as a figure; cells that were not run are empty."""
+    means = cells.pivot(index="mu", columns="delta", values="ours").rename_axis(index="mu (KL)",
+                                                                              columns="delta (InfoNCE)")
+    return plots.matrix(means, low=means.min().min() // 1, high=-(-means.max().max() // 1), form=".1f")
+
+
+def readings(page: Page) -> pd.DataFrame:
+    """The printed cells beside ours, and beside ours with the two weights exchanged: printed, ours, ±, n."""
+    of, lines = weights(page), {}
+    ours = page.averages.set_index(["block", "row"])
+    for (block, row), value in page.printed.avg.items():
+        for reading, cell in (("as printed", of[row]), ("exchanged", of[row][::-1])):
+            name = next(r for r, pair in of.items() if pair == cell)
+            if (block, name) in ours.index and (reading == "as printed" or name != row):
+                line = ours.loc[(block, name)]
+                lines[row, reading] = {"our cell": name, "printed": value, **line[["ours", "half", "n"]]}
+    frame = pd.DataFrame.from_dict(lines, orient="index").rename(columns={"half": "±"})
+    return frame.rename_axis(["the paper's cell", "reading"]) if lines else frame
+
+
+def ranges(page: Page, cells: pd.DataFrame) -> pd.DataFrame:
+    """How far the weights move accuracy (points), by dataset, from lines of `heat`.
+
+    best minus worst cell; the best cell; it minus the default 0.1, 0.1, paired by seed; the most that one weight moves
+    with the other fixed.
+    """
+    lines = {}
+    for block, part in cells[cells.n > 0].groupby("block", sort=False):
+        best, means = part.loc[part.ours.idxmax()], part.pivot(index="mu", columns="delta", values="ours")
+        gap = page.compared({"": (best.row, page.rows[0])}).set_index("block").loc[block]
+        lines[page.titles[block]] = {
+            "best minus worst": part.ours.max() - part.ours.min(), "best cell": best.row,
+            "minus 0.1, 0.1": gap["mean"], "±": gap.half, "n": int(gap.n),
+            **{f"by {k} alone": (means.max(axis=i) - means.min(axis=i)).max() for i, k in enumerate(("mu", "delta"))}}
+    return pd.DataFrame.from_dict(lines, orient="index")

@@ -1,4 +1,5 @@
 """What FedPall's pages say, once more from the printed numbers, the plans and the records."""
+import itertools
 import math
 
 import pandas as pd
@@ -77,6 +78,61 @@ def test_a_row_is_told_with_its_protocol(page):
 def test_what_each_client_holds(page):
     held = page.held()
     assert held.loc["Office-10", "dslr"].tolist() == [126, 31] and "Digits" not in held.index.unique("dataset")
+
+
+# Figures 3 to 6
+
+@pytest.fixture(scope="module")
+def five():
+    return Page("fedpall/figure5", "lite", [0, 1, 2])
+
+
+def test_rows_that_name_the_same_run_share_it(five):
+    runs = {k: {(p.row, p.block): p.run for p in tables.load_table(f"fedpall/figure{k}").runs("lite", [0])}
+            for k in (3, 5, 6)}
+    for block in {b for _, b in runs[3]}:
+        full = runs[3]["CE + InfoNCE + KL", block]
+        assert runs[6]["with", block] == full
+        assert runs[3]["CE", block].settings == full.settings | {"mu": 0.0, "delta": 0.0}
+        assert runs[6]["without", block].settings == full.settings | {"replace": False}
+    of = fedpall.weights(five)
+    assert set(of.values()) == set(itertools.product((0.1, 0.2, 0.5, 1.0), repeat=2))
+    for (row, block), run in runs[5].items():
+        assert (run.settings["mu"], run.settings["delta"]) == of[row]
+        assert row != "mu = 0.1, delta = 0.1" or run == runs[3]["CE + InfoNCE + KL", block]
+
+
+def test_the_heat_map_has_what_was_run(five):
+    cells = fedpall.heat(five)
+    mini = cells[cells.block == "mini"]
+    assert mini.title.unique().tolist() == ["mini_digits (not in the paper): 16 of 16 cells, n = 3 seeds each"]
+    best = mini.loc[mini.ours.idxmax()]
+    assert best.ours == pytest.approx(five.by().loc["mini"][f"mu = {best.mu}, delta = {best.delta}"].mean())
+    assert len(fedpall.heat_map(mini).axes[0].texts) == 16
+
+
+def test_how_far_the_weights_move_accuracy(five):
+    cells = fedpall.heat(five)
+    moved, mini = fedpall.ranges(five, cells).loc["mini_digits (not in the paper)"], cells[cells.block == "mini"]
+    assert moved["best minus worst"] == pytest.approx(mini.ours.max() - mini.ours.min())
+    gap = five.by().loc["mini"][moved["best cell"]] - five.by().loc["mini"]["mu = 0.1, delta = 0.1"]
+    assert moved["minus 0.1, 0.1"] == pytest.approx(gap.mean()) and moved.n == 3
+    columns = [part.ours for _, part in mini.groupby("delta")]
+    assert moved["by mu alone"] == pytest.approx(max(ours.max() - ours.min() for ours in columns))
+
+
+def test_the_two_printed_cells_in_both_readings(five):
+    found = fedpall.readings(five)
+    assert five.printed.avg.max() == five.printed.avg["office", "mu = 0.2, delta = 0.2"] == 69.12
+    assert list(found.index) == [("mu = 0.2, delta = 0.2", "as printed"), ("mu = 1.0, delta = 0.2", "as printed"),
+                                 ("mu = 1.0, delta = 0.2", "exchanged")]
+    assert found["our cell"].tolist()[1:] == ["mu = 1.0, delta = 0.2", "mu = 0.2, delta = 1.0"]
+
+
+def test_what_the_classifier_is_worth_on_caltech_is_printed():
+    six = Page("fedpall/figure6", "lite", [0, 1, 2])
+    gaps = six.by_domain("with", "without").set_index(["block", "row"])
+    assert gaps.printed["office", "caltech"] == pytest.approx(15.6) and gaps.printed.notna().sum() == 1
 
 
 # what messages say about images

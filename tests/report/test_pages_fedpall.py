@@ -4,11 +4,16 @@ import math
 
 import pandas as pd
 import pytest
+import torch
 
 from fedlib import Page
+from fedlib.core.params import nbytes, snapshot
 from fedlib.engine import records
+from fedlib.engine.cost import cost
 from fedlib.experiments import statistics, tables
-from fedlib.report import fedpall, text
+from fedlib.methods import make
+from fedlib.models.nets import Arch, HiddenLayers, build
+from fedlib.report import fedpall, printed, text
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,58 @@ def test_a_row_is_told_with_its_protocol(page):
 def test_what_each_client_holds(page):
     held = page.held()
     assert held.loc["Office-10", "dslr"].tolist() == [126, 31] and "Digits" not in held.index.unique("dataset")
+
+
+# the printed table by itself
+
+def test_three_runs_from_their_mean_and_deviation():
+    assert fedpall.triples(77.4, 3.2, 31) == [(23, 24, 25)] and fedpall.triples(77.4, 3.2, 31, ddof=0) == []
+    assert fedpall.triples(50.0, 50.0, 2) == [(0, 1, 2)]
+    table, std = printed.of_paper("fedpall").loc["table1"].loc["office"], fedpall.spreads().loc["office"]
+    found = [sum(bool(fedpall.triples(*pair, 31, ddof)) for pair in zip(table.dslr, std.dslr, strict=True))
+             for ddof in (1, 0)]
+    assert found == [11, 0]
+
+
+def test_entries_are_three_runs_on_our_test_images():
+    held, table = fedpall.held(), printed.of_paper("fedpall").loc["table1"]
+    fit = {s: sum(printed.fits(v, 3 * n, fedpall.ONE_DIGIT) for v in table.loc["office"][s])
+           for s, n in held.test["office"].items()}
+    assert fit == {"amazon": 12, "caltech": 12, "dslr": 12, "webcam": 11}
+    assert held.train["digits"].tolist() == [5600, 7943, 743, 39116, 5600] and held.test["office", "dslr"] == 31
+
+
+def test_what_the_numbers_say_against_the_text(page):
+    said = fedpall.contradicted(page)["the numbers say"].tolist()
+    assert said[1].startswith("Not on 5 of 13: amazon (number 3)") and said[1].endswith("the best on 6.")
+    assert said[2] == "By 3.0 (Office-10), 2.1 (Digits), 2.0 (PACS)."
+    assert "33.7 there, 11.0 points below" in said[3] and "4.6 less" in said[3] and said[4].startswith("By 1.8 points")
+    assert said[5].startswith("The figure's best is 69.12 (mu = 0.2, delta = 0.2), 1.6 above")
+
+
+def test_a_row_of_ours_changes_what_it_names(page):
+    rows = {row["name"]: row for row in page.table.rows}
+    assert rows["RUCR"]["settings"]["rectified"] == "start" and rows["FedHEAL"]["settings"]["window"] == "after"
+    assert page.table.select == "best-test"
+    runs = {(p.row, p.block): p.run for p in page.table.runs("lite", [0])}
+    for row, (_, released) in fedpall.variants(page).items():
+        for block in {b for r, b in runs if r == row}:
+            run, base = runs[row, block], runs[released, block]
+            moved = {k for k, _ in run.settings.items() ^ base.settings.items()}
+            assert moved or run.protocol != base.protocol
+            assert row != "FedPall, as printed" or {"kl", "contrast", "means", "mask", "scope", "draws"} <= moved
+
+
+def test_messages_weigh_what_a_round_counts():
+    arch = Arch("cnn4", 2, "hidden")
+    found, net, server = cost("FedPall", arch, 10, (3, 28, 28), 4), build(arch, 10, (3, 28, 28), 0), make("FedPall")
+    server.setup(net)
+    amplifier = snapshot(HiddenLayers(net.dim, 4, bias=False))
+    assert found["bytes_down"] == nbytes(server.broadcast("0")) + nbytes(amplifier)
+    up = {"z": torch.zeros(20, net.dim), "y": torch.zeros(20, dtype=torch.long), "g": torch.zeros(10, net.dim)}
+    assert 0 <= found["bytes_up"] - nbytes(up) <= 100       # counts, and the number of images
+    stays = make("FedBN", {"norms": "name"}).private(build(Arch("resnet50", head="hidden"), 10, (3, 64, 64), 0))
+    assert any(k.startswith("head") for k in stays) and not any("downsample" in k for k in stays)
 
 
 # Figures 3 to 6

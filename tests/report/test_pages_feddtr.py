@@ -248,6 +248,7 @@ def test_parameters_are_those_that_the_paper_prints():
         assert counted[f"{layers}-layer MLP"] == layers * (512 * 512 + 512)
         assert counted[f"{layers}-layer MLP"] / paper[f"{layers}-layer MLP"] == pytest.approx(1, abs=0.02)
     assert counted["embedding (released)"] == 10 * 512 and list(counted.index) == page.rows
+    assert feddtr.parameters(page, ["1-layer MLP"]).to_dict() == {"1-layer MLP": 262_656}
     assert f"{paper.max() / paper.min():.0f}" == "342"
     says("ablations", "The largest has 342 times the parameters of the smallest.")
 

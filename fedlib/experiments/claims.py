@@ -140,8 +140,8 @@ def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
     """Every claim of a paper or of all, once: paper, table, block, profile and COLUMNS, and holm.
 
     The verdict is that of the strongest profile that decides it: paper, then lite, then mini; where none does, of the
-    strongest with records; profile is "" where nothing ran. A claim that the same runs already decide is no second piece
-    of evidence, see `once`. holm: p adjusted over the decided claims of the paper.
+    strongest with records; profile is "" where nothing ran. A claim that the same runs already decide is no second
+    piece of evidence, see `once`. holm: p adjusted over the decided claims of the paper.
     """
     lines, seen = [], []
     wanted = [ident for ident in idents() if ident.startswith(f"{paper}/" if paper else "")]

@@ -199,11 +199,14 @@ def pairwise(vectors: Tensor) -> Tensor:
     return cosines(vectors, vectors)[~torch.eye(len(vectors), dtype=torch.bool)]
 
 
-def parameters(page: Page, classes: int = 10, dim: int = DIM) -> pd.Series:
-    """Parameters of the text encoder of each row, counted; nan where a package that it needs is not installed."""
+def parameters(page: Page, rows=None, classes: int = 10, dim: int = DIM) -> pd.Series:
+    """Parameters of the rows' text encoders, counted; nan where a package that one needs is not installed.
+
+    CLIP's tower is cut out of the whole model: that takes more than a gigabyte.
+    """
     prompts = text_encoders.class_prompts([str(c) for c in range(classes)])
-    found = dict.fromkeys(page.rows, np.nan)
-    for row in page.rows:
+    found = dict.fromkeys(rows or page.rows, np.nan)
+    for row in found:
         kind, layers = (page.settings(row)[""].get(k, other) for k, other in (("text", "embedding"), ("layers", 1)))
         try:
             made = (text_encoders.ClipText(prompts, dim, pretrained=None) if kind == "clip"      # without its weights

@@ -1,16 +1,21 @@
 """FedPall (ICCV 2025): what its pages compute from the printed tables, from its counts and from records."""
 import functools
+import itertools
 import math
 
 import pandas as pd
+import torch
 
+from fedlib.datasets import named_partitions, splits
 from fedlib.experiments import statistics, tables
 from fedlib.probes import leakage
-from fedlib.report import printed
+from fedlib.report import plots, printed
 from fedlib.report.page import Page
 
 OURS = "FedPall"
 RUNS = 3        # behind each printed mean and standard deviation
+ONE_DIGIT = 0.0501      # how far a number may be from one that is printed with one digit
+PUBLISHED = {"mnist": 70000, "svhn": 99289, "usps": 9298, "synth_digits": 479400 + 9553, "mnist_m": 70000}     # images
 
 
 # Table 1: printed means and deviations, records
@@ -95,3 +100,126 @@ def noises(page: Page, told: pd.DataFrame) -> pd.DataFrame:
             "accuracy": tables.cell(pd.Series(cell)), "n": f"{len(part)}, {cell['n']}",
             "at most": f"{part.ceiling.max():.2f}" if len(part) else "–"}
     return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["dataset", "row"])
+
+
+# Figure 5: the weights of the two losses
+
+def weights(page: Page) -> dict[str, tuple[float, float]]:
+    """{row: (mu, delta)}."""
+    return {row["name"]: (row["settings"]["mu"], row["settings"]["delta"]) for row in page.table.rows}
+
+
+def heat(page: Page) -> pd.DataFrame:
+    """Lines of `Page.averages` with mu, delta and a title; datasets with records of one cell alone are left out."""
+    every = page.averages.assign(mu=[weights(page)[row][0] for row in page.averages.row],
+                                 delta=[weights(page)[row][1] for row in page.averages.row], title="")
+    for block, part in every.groupby("block"):
+        seeds = " or ".join(map(str, sorted(set(part.n) - {0})))
+        every.loc[part.index, "title"] = (f"{page.titles[block]}: {(part.n > 0).sum()} of {len(part)} cells, "
+                                          f"n = {seeds} seeds each")
+    return every[(every.n > 0).groupby(every.block).transform("sum") > 1]
+
+
+def heat_map(cells: pd.DataFrame):
+    """One dataset's lines of `heat` as a figure; cells that were not run are empty."""
+    means = cells.pivot(index="mu", columns="delta", values="ours").rename_axis(index="mu (KL)",
+                                                                              columns="delta (InfoNCE)")
+    return plots.matrix(means, low=means.min().min() // 1, high=-(-means.max().max() // 1), form=".1f")
+
+
+def readings(page: Page) -> pd.DataFrame:
+    """The printed cells beside ours, and beside ours with the two weights exchanged: printed, ours, ±, n."""
+    of, lines = weights(page), {}
+    ours = page.averages.set_index(["block", "row"])
+    for (block, row), value in page.printed.avg.items():
+        for reading, cell in (("as printed", of[row]), ("exchanged", of[row][::-1])):
+            name = next(r for r, pair in of.items() if pair == cell)
+            if (block, name) in ours.index and (reading == "as printed" or name != row):
+                line = ours.loc[(block, name)]
+                lines[row, reading] = {"our cell": name, "printed": value, **line[["ours", "half", "n"]]}
+    frame = pd.DataFrame.from_dict(lines, orient="index").rename(columns={"half": "±"})
+    return frame.rename_axis(["the paper's cell", "reading"]) if lines else frame
+
+
+def ranges(page: Page, cells: pd.DataFrame) -> pd.DataFrame:
+    """How far the weights move accuracy (points), by dataset, from lines of `heat`.
+
+    best minus worst cell; the best cell; it minus the default 0.1, 0.1, paired by seed; the most that one weight moves
+    with the other fixed.
+    """
+    lines = {}
+    for block, part in cells[cells.n > 0].groupby("block", sort=False):
+        best, means = part.loc[part.ours.idxmax()], part.pivot(index="mu", columns="delta", values="ours")
+        gap = page.compared({"": (best.row, page.rows[0])}).set_index("block").loc[block]
+        lines[page.titles[block]] = {
+            "best minus worst": part.ours.max() - part.ours.min(), "best cell": best.row,
+            "minus 0.1, 0.1": gap["mean"], "±": gap.half, "n": int(gap.n),
+            **{f"by {k} alone": (means.max(axis=i) - means.min(axis=i)).max() for i, k in enumerate(("mu", "delta"))}}
+    return pd.DataFrame.from_dict(lines, orient="index")
+
+
+# the printed table by itself
+
+def triples(mean: float, std: float, n: int, ddof: int = 1) -> list[tuple[int, int, int]]:
+    """All sorted triples of right answers of n whose mean and standard deviation (%) print as given, with one digit.
+
+    ddof: what the divisor of the deviation has less than the three runs, 1 (sample) or 0 (population).
+    """
+    total = round(mean * RUNS * n / 100)
+    ways = [(a, b, total - a - b) for a, b in itertools.combinations_with_replacement(range(n + 1), 2)
+            if b <= total - a - b <= n]
+    return [way for way in ways if abs(pd.Series(way).std(ddof=ddof) * 100 / n - std) < ONE_DIGIT]
+
+
+def domains(page: Page) -> dict[str, str]:
+    """{domain: its name in the table}."""
+    return {domain: name for block in page.table.blocks.values() for domain, name in block["columns"].items()}
+
+
+def contradicted(page: Page) -> pd.DataFrame:
+    """What the text says and the printed numbers contradict or make smaller: section, and what each of them says."""
+    every = printed.of_paper("fedpall")
+    table, std = every.loc["table1"], spreads()
+    ranks = {s: int((v > v[OURS]).sum()) + 1 for b in table.index.unique("dataset")
+             for s, v in table.loc[b].drop(columns="avg").dropna(axis=1).items()}
+    low = [f"{domains(page)[s]} (number {rank})" for s, rank in ranks.items() if rank > 2]
+    margins = table.avg.xs(OURS, level="method") - table.avg.xs("ADCOL", level="method")
+    office, average = table.loc["office"], (table.avg["office", OURS], std.avg["office", OURS])
+    caltech = office.caltech[OURS], std.caltech["office", OURS]
+    without, with_ = (every.caltech.loc["figure6"]["office", row] for row in ("without", "with"))
+    masked, plain = (every.avg.loc["privacy"]["office", row] for row in ("mixture and mask", "none"))
+    best = every.avg.loc["figure5"].loc["office"]
+    lines = [
+        ("5.1", "FedPall is compared with ten baselines.", f"Table 1 has {len(office) - 1}."),
+        ("5.2", "It is the best or second best on every sub-dataset.",
+         f"Not on {len(low)} of {len(ranks)}: {', '.join(low)}. It is the best on {list(ranks.values()).count(1)}."),
+        ("5.2", "It is above ADCOL by about 1.1 to 2.9 points.",
+         "By " + ", ".join(f"{v:.1f} ({page.titles[b]})" for b, v in margins.items()) + "."),
+        ("5.3, Fig. 6", "The global classifier brings Caltech to 49.3, a gain of 15.6 points.",
+         f"True of that figure. But without it FedPall has {without:.1f} there, "
+         f"{office.caltech['SingleSet'] - without:.1f} points below training alone in Table 1 "
+         f"({office.caltech['SingleSet']:.1f}), and with it Table 1 has {caltech[0]} ({caltech[1]}): "
+         f"{with_ - caltech[0]:.1f} less than the figure, which the code makes with one seed."),
+        ("5.3, privacy", "Mixing and masking improve accuracy.",
+         f"By {masked - plain:.1f} points over sending plain features; the same method's deviation over seeds is "
+         f"{average[1]} in Table 1."),
+        ("5.1, Fig. 5", "mu = delta = 0.1 on Office-10; the best pair is 0.2, 0.2.",
+         f"The figure's best is {best.max()} ({best.idxmax()}), {best.max() - average[0]:.1f} above Table 1's "
+         f"{average[0]} ({average[1]}): the whole gap is less than one deviation.")]
+    return pd.DataFrame(lines, columns=["section", "the text says", "the numbers say"])
+
+
+def held() -> pd.DataFrame:
+    """Training and test images of each client in the paper's protocol, by dataset and domain.
+
+    Of the stored partitions; for Digits, whose complete data are not stored, the split is applied to the published
+    sizes of the five sets.
+    """
+    stored = named_partitions.stored()
+    sizes = {(b, c["domain"]): (c["train"], c["test"]) for b in ("office", "pacs")
+             for c in stored[f"fedpall_{b}"]["clients"]}
+    for domain, n in PUBLISHED.items():     # counts do not depend on the labels: they are made up
+        parts = splits.split("fedpall_digits", splits.Domain("digits", domain, torch.arange(n) % 10, torch.zeros(n)))
+        sizes["digits", domain] = len(parts.train), len(parts.test)
+    index = pd.MultiIndex.from_tuples(sizes, names=["dataset", "domain"])
+    return pd.DataFrame(list(sizes.values()), index, ["train", "test"])

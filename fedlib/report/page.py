@@ -307,15 +307,16 @@ class Page:
                             self.evidence, self.table)
 
     def judged(self) -> pd.DataFrame:
-        """The table's claims with their verdicts, each in the profile that shows its block."""
-        place = {c["id"]: self.blocks.get(c["block"]) for c in self.table.claims}
+        """The table's claims with their verdicts, each in the profile that shows its block, or the one asked for."""
+        place = {c["id"]: self.blocks.get(c["block"], self.profile) for c in self.table.claims}
         frames = [claims.judge_claims(self.table, p, self.results, when=self.when).assign(profile=p)
                   for p in self.profiles]
         every = text.joined(frames)
         every = every[every.profile == every.id.map(place)].reset_index(drop=True)
-        again = {k: found for p in self.profiles for k, found in claims.said_before(self.table, p, self.results).items()}
-        for i in every.index[every.id.isin(again) & (every.verdict != claims.NOT_RUN)]:
-            every.loc[i, ["verdict", "reason"]] = [again[every.id[i]][k] for k in ("verdict", "reason")]
+        again = {p: claims.said_before(self.table, p, self.results) for p in self.profiles}
+        for i, line in every.iterrows():
+            if line.verdict != claims.NOT_RUN and line.id in again[line.profile]:
+                every.loc[i, ["verdict", "reason"]] = again[line.profile][line.id]
         return every
 
     def show_claims(self, columns=("says", "verdict", "evidence", "reason", "note"), every: bool = True):

@@ -312,13 +312,6 @@ def test_a_papers_page_reads_every_profile(notebook, profile, tmp_path):
                                cwd=notebook.parent, progress_bar=False)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_colab_installs_from_the_repository_that_the_settings_name(path):
-    address = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
-    first = next(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
-    assert re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", first) == [address]
-
-
 LOADS_CLIP = re.compile(r"feature_cache\.ensure\(|encoders\.load\(|cams\.heat\(")
 PROVIDED = {"PIL": "pillow", "sklearn": "scikit-learn", "mpl_toolkits": "matplotlib"}     # module: its package
 
@@ -340,29 +333,20 @@ def test_colab_needs_no_more_than_the_setup_cell_installs(path):
     """fedlib's own dependencies, what runs a notebook anyway, and the extra for encoders where it is asked for."""
     setup, *rest = notebook_code(path)
     assert 'if importlib.util.find_spec("fedlib") is None:' in setup       # only what is missing
+    extras = set(nbformat.read(path, 4).cells[1].metadata.get("tags", []))      # tests/workflow/test_address.py
     requirements = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    installed = requirements["dependencies"] + requirements["optional-dependencies"]["clip"] * ("[clip]" in setup)
+    installed = requirements["dependencies"] + requirements["optional-dependencies"]["clip"] * ("clip" in extras)
     there = {re.match(r"[\w.-]+", r)[0] for r in installed} | {"fedlib", "data_scripts", "IPython"}
     wanted = set().union(*map(names_imported, rest)) - sys.stdlib_module_names
     assert {PROVIDED.get(name, name) for name in wanted} <= there
     code = "\n".join(rest)
     if LOADS_CLIP.search(code) or "mini_clip" in code and "mode" in parameters_of(path):
-        assert "[clip]" in setup, "it loads mini_clip, which needs open_clip"
+        assert "clip" in extras, "it loads mini_clip, which needs open_clip"
 
 
 def parameters_of(path: Path) -> set[str]:
     cells = [c.source for c in nbformat.read(path, 4).cells if "parameters" in c.metadata.get("tags", [])]
     return {t.id for cell in cells for n in ast.parse(cell).body for t in getattr(n, "targets", ())}
-
-
-def test_the_address_of_the_repository_stands_in_one_place():
-    """Every other mention is derived from it: links on pages, in notebooks, in the package's files."""
-    address = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
-    owner = re.escape(address.rsplit("/", 1)[0].removeprefix("https://"))
-    texts = [*PAGES, ROOT / "README.md", ROOT / "CITATION.cff", ROOT / "pyproject.toml", *(ROOT / "docs").glob("*.md")]
-    for path in texts:
-        for found in re.findall(rf"https://{owner}/[\w.-]+", path.read_text(encoding="utf-8")):
-            assert found.rstrip(".") == address, path
 
 
 def test_the_workflow_runs_the_targets_that_are_there():

@@ -185,7 +185,7 @@ def test_another_table_says_it_again_also_over_fewer_rivals(tmp_path, monkeypatc
     assert every.verdict.to_dict() == {"best": SUPPORTED, "over-x": SUPPORTED, "again": NOT_EVIDENCE}
     assert every.reason["again"] == "the same runs already stand behind best"
     assert claims.said_before(t, "mini", results) == {} == claims.said_before(u, "mini", tmp_path / "none")
-    assert claims.said_before(u, "mini", results) == {"again": {k: every.loc["again", k] for k in ("verdict", "reason")}}
+    assert claims.said_before(u, "mini", results) == {"again": every.loc["again", ["verdict", "reason"]].to_dict()}
     page = Page("small/u", "mini")
     page.results = results
     assert page.judged()[["verdict", "reason"]].values.tolist() == [[NOT_EVIDENCE, every.reason["again"]]]

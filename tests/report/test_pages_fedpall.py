@@ -1,13 +1,19 @@
 """What FedPall's pages say, once more from the printed numbers, the plans and the records."""
+import itertools
 import math
 
 import pandas as pd
 import pytest
+import torch
 
 from fedlib import Page
+from fedlib.core.params import nbytes, snapshot
 from fedlib.engine import records
+from fedlib.engine.cost import cost
 from fedlib.experiments import statistics, tables
-from fedlib.report import fedpall, text
+from fedlib.methods import make
+from fedlib.models.nets import Arch, HiddenLayers, build
+from fedlib.report import fedpall, printed, text
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +83,113 @@ def test_a_row_is_told_with_its_protocol(page):
 def test_what_each_client_holds(page):
     held = page.held()
     assert held.loc["Office-10", "dslr"].tolist() == [126, 31] and "Digits" not in held.index.unique("dataset")
+
+
+# the printed table by itself
+
+def test_three_runs_from_their_mean_and_deviation():
+    assert fedpall.triples(77.4, 3.2, 31) == [(23, 24, 25)] and fedpall.triples(77.4, 3.2, 31, ddof=0) == []
+    assert fedpall.triples(50.0, 50.0, 2) == [(0, 1, 2)]
+    table, std = printed.of_paper("fedpall").loc["table1"].loc["office"], fedpall.spreads().loc["office"]
+    found = [sum(bool(fedpall.triples(*pair, 31, ddof)) for pair in zip(table.dslr, std.dslr, strict=True))
+             for ddof in (1, 0)]
+    assert found == [11, 0]
+
+
+def test_entries_are_three_runs_on_our_test_images():
+    held, table = fedpall.held(), printed.of_paper("fedpall").loc["table1"]
+    fit = {s: sum(printed.fits(v, 3 * n, fedpall.ONE_DIGIT) for v in table.loc["office"][s])
+           for s, n in held.test["office"].items()}
+    assert fit == {"amazon": 12, "caltech": 12, "dslr": 12, "webcam": 11}
+    assert held.train["digits"].tolist() == [5600, 7943, 743, 39116, 5600] and held.test["office", "dslr"] == 31
+
+
+def test_what_the_numbers_say_against_the_text(page):
+    said = fedpall.contradicted(page)["the numbers say"].tolist()
+    assert said[1].startswith("Not on 5 of 13: amazon (number 3)") and said[1].endswith("the best on 6.")
+    assert said[2] == "By 3.0 (Office-10), 2.1 (Digits), 2.0 (PACS)."
+    assert "33.7 there, 11.0 points below" in said[3] and "4.6 less" in said[3] and said[4].startswith("By 1.8 points")
+    assert said[5].startswith("The figure's best is 69.12 (mu = 0.2, delta = 0.2), 1.6 above")
+
+
+def test_a_row_of_ours_changes_what_it_names(page):
+    rows = {row["name"]: row for row in page.table.rows}
+    assert rows["RUCR"]["settings"]["rectified"] == "start" and rows["FedHEAL"]["settings"]["window"] == "after"
+    assert page.table.select == "best-test"
+    runs = {(p.row, p.block): p.run for p in page.table.runs("lite", [0])}
+    for row, (_, released) in fedpall.variants(page).items():
+        for block in {b for r, b in runs if r == row}:
+            run, base = runs[row, block], runs[released, block]
+            moved = {k for k, _ in run.settings.items() ^ base.settings.items()}
+            assert moved or run.protocol != base.protocol
+            assert row != "FedPall, as printed" or {"kl", "contrast", "means", "mask", "scope", "draws"} <= moved
+
+
+def test_messages_weigh_what_a_round_counts():
+    arch = Arch("cnn4", 2, "hidden")
+    found, net, server = cost("FedPall", arch, 10, (3, 28, 28), 4), build(arch, 10, (3, 28, 28), 0), make("FedPall")
+    server.setup(net)
+    amplifier = snapshot(HiddenLayers(net.dim, 4, bias=False))
+    assert found["bytes_down"] == nbytes(server.broadcast("0")) + nbytes(amplifier)
+    up = {"z": torch.zeros(20, net.dim), "y": torch.zeros(20, dtype=torch.long), "g": torch.zeros(10, net.dim)}
+    assert 0 <= found["bytes_up"] - nbytes(up) <= 100       # counts, and the number of images
+    stays = make("FedBN", {"norms": "name"}).private(build(Arch("resnet50", head="hidden"), 10, (3, 64, 64), 0))
+    assert any(k.startswith("head") for k in stays) and not any("downsample" in k for k in stays)
+
+
+# Figures 3 to 6
+
+@pytest.fixture(scope="module")
+def five():
+    return Page("fedpall/figure5", "lite", [0, 1, 2])
+
+
+def test_rows_that_name_the_same_run_share_it(five):
+    runs = {k: {(p.row, p.block): p.run for p in tables.load_table(f"fedpall/figure{k}").runs("lite", [0])}
+            for k in (3, 5, 6)}
+    for block in {b for _, b in runs[3]}:
+        full = runs[3]["CE + InfoNCE + KL", block]
+        assert runs[6]["with", block] == full
+        assert runs[3]["CE", block].settings == full.settings | {"mu": 0.0, "delta": 0.0}
+        assert runs[6]["without", block].settings == full.settings | {"replace": False}
+    of = fedpall.weights(five)
+    assert set(of.values()) == set(itertools.product((0.1, 0.2, 0.5, 1.0), repeat=2))
+    for (row, block), run in runs[5].items():
+        assert (run.settings["mu"], run.settings["delta"]) == of[row]
+        assert row != "mu = 0.1, delta = 0.1" or run == runs[3]["CE + InfoNCE + KL", block]
+
+
+def test_the_heat_map_has_what_was_run(five):
+    cells = fedpall.heat(five)
+    mini = cells[cells.block == "mini"]
+    assert mini.title.unique().tolist() == ["mini_digits (not in the paper): 16 of 16 cells, n = 3 seeds each"]
+    best = mini.loc[mini.ours.idxmax()]
+    assert best.ours == pytest.approx(five.by().loc["mini"][f"mu = {best.mu}, delta = {best.delta}"].mean())
+    assert len(fedpall.heat_map(mini).axes[0].texts) == 16
+
+
+def test_how_far_the_weights_move_accuracy(five):
+    cells = fedpall.heat(five)
+    moved, mini = fedpall.ranges(five, cells).loc["mini_digits (not in the paper)"], cells[cells.block == "mini"]
+    assert moved["best minus worst"] == pytest.approx(mini.ours.max() - mini.ours.min())
+    gap = five.by().loc["mini"][moved["best cell"]] - five.by().loc["mini"]["mu = 0.1, delta = 0.1"]
+    assert moved["minus 0.1, 0.1"] == pytest.approx(gap.mean()) and moved.n == 3
+    columns = [part.ours for _, part in mini.groupby("delta")]
+    assert moved["by mu alone"] == pytest.approx(max(ours.max() - ours.min() for ours in columns))
+
+
+def test_the_two_printed_cells_in_both_readings(five):
+    found = fedpall.readings(five)
+    assert five.printed.avg.max() == five.printed.avg["office", "mu = 0.2, delta = 0.2"] == 69.12
+    assert list(found.index) == [("mu = 0.2, delta = 0.2", "as printed"), ("mu = 1.0, delta = 0.2", "as printed"),
+                                 ("mu = 1.0, delta = 0.2", "exchanged")]
+    assert found["our cell"].tolist()[1:] == ["mu = 1.0, delta = 0.2", "mu = 0.2, delta = 1.0"]
+
+
+def test_what_the_classifier_is_worth_on_caltech_is_printed():
+    six = Page("fedpall/figure6", "lite", [0, 1, 2])
+    gaps = six.by_domain("with", "without").set_index(["block", "row"])
+    assert gaps.printed["office", "caltech"] == pytest.approx(15.6) and gaps.printed.notna().sum() == 1
 
 
 # what messages say about images

@@ -5,7 +5,10 @@ from fedlib import Data, Page
 from fedlib.datasets import prepare
 from fedlib.datasets.partition import partition
 from fedlib.engine import evaluate, records
-from fedlib.report import mpft
+from fedlib.experiments import tables
+from fedlib.experiments.claims import judge_all
+from fedlib.report import mpft, text
+from fedlib.report import page as pages_
 
 SEEDS = [1, 2, 3]
 SHARED = ("FedAvg", "FedProx", "MOON", "MPFT")      # rows of one net for all clients
@@ -97,3 +100,31 @@ def test_budgets_fall_with_the_noise_and_rise_with_what_is_known(pages):
     assert (printed[0.05] / printed[0.1]).between(2 - 1e-9, 2 + 1e-9).all()
     kinds = found.unstack("kind")
     assert (kinds["exact, any sample"] >= kinds["exact"] - 1e-9).all()
+
+
+def test_claims_of_one_paper(pages):
+    found = judge_all(pages["table3"].results, "mpft")
+    assert set(found.paper) == {"mpft"} and len(found) == len(tables.papers()["mpft"]["claims"])
+
+
+def test_a_page_knows_the_print_and_its_clients():
+    six = Page("mpft/table6", "lite", SEEDS)
+    assert six.printed.loc[("domainnet_50", "FedAvg"), "ind"] == 73.45
+    assert six.clients("pacs").set_index("domain").train.to_dict() == {
+        "photo": 916, "sketch": 2182, "art_painting": 1128, "cartoon": 1292}
+
+
+def test_each_block_with_records_has_its_content(monkeypatch):
+    shown, six = [], Page("mpft/table6", "lite", SEEDS)
+    for place in (text, pages_):
+        monkeypatch.setattr(place, "display", lambda *what: shown.extend(what))
+    six.show_each(lambda block: block if block != "pacs" else None)
+    assert [getattr(s, "data", s) for s in shown] == ["**mini_digits with mini_clip**", "mini"]
+    shown.clear()
+    six.show_each(lambda block: None, "Nothing.")
+    assert [s.data for s in shown] == ["Nothing."]
+
+
+def test_any_setting_stands_side_by_side(pages):
+    wide = Page("mpft/table6", "lite", SEEDS).show_averages("ood").data     # nothing is printed by Equation 3
+    assert list(wide.columns) == ["PACS", "mini_digits with mini_clip"] and wide.loc["FedAvg", "PACS"] == "83.1 ± 0.3"

@@ -44,8 +44,8 @@ def built_in(name: str) -> bool:
 
 
 def shipped() -> dict[str, str]:
-    """{name: module[:object]} of fedlib's own sets. In a checkout that is not installed the readers lie beside it."""
-    if not importlib.util.find_spec("fedlib.readers"):
+    """{name: module[:object]} of fedlib's own sets. In a checkout the readers lie beside it, installed or not."""
+    if "fedlib.readers" not in sys.modules and (SCRIPTS / "__init__.py").is_file():
         spec = importlib.util.spec_from_file_location("fedlib.readers", SCRIPTS / "__init__.py")
         sys.modules["fedlib.readers"] = sys.modules["fedlib"].readers = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["fedlib.readers"])

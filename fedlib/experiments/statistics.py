@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pandas as pd
 
-from fedlib.core.errors import UserError
-
 LEVEL = 0.95
 POWER = 0.80
 MOST = 1000         # seeds; beyond it a difference is out of reach
@@ -63,15 +61,16 @@ def welch(first: float, second: float, n: int) -> float:
 
 # power of a paired comparison
 
-def power(effect: float, sd: float, n: int) -> float:
-    """Chance that the two-sided t-test at 5 % of n differences with mean `effect` and deviation `sd` finds it."""
+def power(effect: float, sd: float, n: int, level: float = LEVEL) -> float:
+    """Chance that the two-sided t-test at 1 - level of n differences with mean `effect`, deviation `sd` finds it."""
     from scipy import stats
     if n < 2:
         return 0.0
     if sd == 0:
         return float(effect != 0)
-    bound, shift = _t((1 + LEVEL) / 2, n - 1), abs(effect) / sd * n ** 0.5
-    return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.cdf(-bound, n - 1, shift))
+    bound, shift = _t((1 + level) / 2, n - 1), abs(effect) / sd * n ** 0.5
+    other = stats.nct.cdf(-bound, n - 1, shift)         # scipy has nan in places, where this is below 1e-10
+    return float(stats.nct.sf(bound, n - 1, shift) + np.nan_to_num(other))
 
 
 def seeds_needed(effect: float, sd: float) -> int:
@@ -89,16 +88,16 @@ def seeds_needed(effect: float, sd: float) -> int:
     return high
 
 
-def least_difference(sd: float, n: int) -> float:
-    """The least mean difference that n seeds find at 80 % power, in the units of sd; nan for fewer than two."""
+def least_difference(sd: float, n: int, level: float = LEVEL) -> float:
+    """The least mean difference that n seeds or sets find at 80 % power, in the units of sd; nan for fewer than two."""
     if n < 2 or math.isnan(sd):
         return float("nan")
     low, high = 0.0, 1.0
-    while power(high, 1.0, n) < POWER:
+    while power(high, 1.0, n, level) < POWER:
         high *= 2
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle, 1.0, n) >= POWER else (middle, high)
+        low, high = (low, middle) if power(middle, 1.0, n, level) >= POWER else (middle, high)
     return high * sd
 
 
@@ -126,38 +125,3 @@ def interquartile_mean(scores: pd.DataFrame) -> pd.Series:
 def profiles(scores: pd.DataFrame, levels) -> pd.DataFrame:
     """Of each method (column): the share of its scores that are above each level (a performance profile)."""
     return pd.DataFrame({level: (scores > level).sum() / scores.notna().sum() for level in levels}).T
-
-
-def ranks(scores: pd.DataFrame) -> pd.DataFrame:
-    """The rank of each method (column) in each problem (row): 1 is the highest score, equal ones share their mean.
-
-    A missing score has the last rank: a run that diverged has no accuracy.
-    """
-    return scores.rank(axis=1, ascending=False, na_option="bottom")
-
-
-def friedman(ranked: pd.DataFrame) -> tuple[float, float]:
-    """(chi-square, p): could all methods be equal? Friedman's test on ranks, corrected for equal ones.
-
-    UserError: fewer than three methods or two problems.
-    """
-    if ranked.shape[1] < 3 or len(ranked) < 2:
-        problems, methods = ranked.shape
-        raise UserError(f"Friedman's test needs three methods and two problems, not {methods} and {problems}")
-    from scipy import stats
-    statistic, p = stats.friedmanchisquare(*(ranked[m] for m in ranked))
-    return float(statistic), float(p)
-
-
-def critical_difference(methods: int, problems: int, alpha: float = 0.05) -> float:
-    """CD = q_alpha sqrt(k (k + 1) / (6 N)): mean ranks of k methods on N problems that differ by more are different.
-
-    q_alpha: the studentized range of k groups over sqrt(2) (Nemenyi's test; Demšar, JMLR 2006, equation 6 and table 5).
-    What it says of two methods depends on which others are ranked with them (Benavoli et al., JMLR 2016).
-    UserError: fewer than two methods, or no problem.
-    """
-    if methods < 2 or problems < 1:
-        raise UserError(f"a critical difference needs two methods and a problem, not {methods} and {problems}")
-    from scipy import stats
-    q = stats.studentized_range.ppf(1 - alpha, methods, float("inf")) / 2 ** 0.5
-    return float(q * (methods * (methods + 1) / (6 * problems)) ** 0.5)

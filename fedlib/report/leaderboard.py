@@ -1,6 +1,7 @@
-"""Many methods under one protocol: who is ahead, on which sets, and how far an order on one set holds on another.
+"""Many methods under one protocol: what each is worth beside FedAvg, over data sets and on each of them.
 
-A problem is a set and a seed. It counts when nine tenths of the methods have a record; one without has the last rank.
+A data set is one unit and its seeds are averaged first: three seeds on one set say nothing about a fourth set. A row
+is compared where its settings are known to fit all sets; the others are unranked, each with its reason.
 """
 from functools import cached_property
 from typing import NamedTuple
@@ -9,18 +10,20 @@ import pandas as pd
 from IPython.display import Markdown
 from scipy import stats
 
-from fedlib.core import settings
 from fedlib.engine.cost import cost
-from fedlib.experiments import statistics, tables
-from fedlib.experiments.statistics import interval
+from fedlib.experiments import stated, statistics, tables
+from fedlib.experiments.evidence import STILL
+from fedlib.experiments.statistics import LEVEL
 from fedlib.methods import METHODS
 from fedlib.models.nets import Arch
-from fedlib.report import text
+from fedlib.report import marks, text
 from fedlib.report.page import Page
 
-COUNTED = 0.9           # the share of methods that must have a record of a problem
+CONTROL = "FedAvg"
+COUNTED = 0.9           # the share of its runs that a set must have records of
 FEW = 4                 # methods whose order is compared, at least
 NETS = {True: "with personal nets", False: "with one net"}
+UNRANKED = "unranked"
 
 
 def measured(page: Page) -> pd.DataFrame:
@@ -36,8 +39,8 @@ def measured(page: Page) -> pd.DataFrame:
 
 
 def leaders(lines: pd.DataFrame, **more) -> pd.DataFrame:
-    """Lines of `measured` by method, the best first: accuracy and worst domain (mean ± half of the 95 % interval), kB
-    up in a round, what `more` says ({method: value} by column), seconds of the fastest round, seeds.
+    """Lines of `measured` by method, the highest first: accuracy and worst domain (mean ± half of the 95 % interval),
+    kB up in a round, what `more` says ({method: value} by column), seconds of the fastest round, seeds.
     """
     by = lines.groupby("method")
     frame = pd.DataFrame({"accuracy (%)": by.accuracy.agg(_spread), "worst (%)": by.worst.agg(_spread),
@@ -65,43 +68,63 @@ def nets(method: str) -> str:
     return NETS[bool(METHODS[method]().personal)]
 
 
-def grouped(ranks: pd.DataFrame, by) -> pd.DataFrame:
-    """Mean ranks of groups of methods, the best first. ranks: a line for each method; by: what gives a method's group.
-
-    methods: how many are in the group.
+def grouped(gaps: pd.DataFrame, by) -> pd.DataFrame:
+    """Differences from FedAvg by groups of methods: how many, their mean over the sets with half of its 95 % interval,
+    and on each set. gaps: a line for each set, a column for each method; by: what gives a method's group.
     """
-    groups = ranks.groupby(by)
+    groups = gaps.T.groupby(by)
     frame = groups.mean().rename_axis(index=None)
+    order = frame.mean(axis=1).sort_values(ascending=False, kind="stable").index
+    frame.insert(0, "over the sets", [text.points(line) for line in frame.to_numpy()])
     frame.insert(0, "methods", groups.size())
-    return frame.sort_values("all")
+    return frame.loc[order].rename_axis(columns=None)
 
 
 class Board:
-    """The methods (rows) of a page on the problems of its blocks.
+    """The methods (rows) of a page on the sets (blocks) that have records.
 
-    lines   of `measured`, those of problems that count      ranked  ranks: a line for each problem, a column a method
-    blocks  those with problems that count                   sets    the set of each problem, in words
-    scores  accuracies, shaped as `ranked`                   cd      critical difference of mean ranks
-    ranks   mean rank of each method (lines) over all problems and on each set (columns)
+    lines    of `measured`, on those sets           means     accuracies: a line for each set, its seeds averaged
+    blocks   those sets                             gaps      the same minus FedAvg's, of the methods compared
+    names    the sets in words                      pairs     the same, but a line for each set and seed
+    evidence of each row and set, as `evidence.of_rows` has it
+    unranked {method: why it is not compared}       compared  the other methods
     """
 
     def __init__(self, page: Page):
         self.page, self.methods, every = page, page.rows, measured(page)
         self.there = every.groupby("block").size().reindex(list(page.blocks), fill_value=0)
-        size = every.groupby(["block", "seed"]).method.transform("size")
-        self.lines = every[size >= COUNTED * len(self.methods)]
-        self.blocks = [b for b in page.titles if b in set(self.lines.block)]
-        scores = self.lines.pivot(index=["block", "seed"], columns="method", values="accuracy")
-        self.scores = scores.reindex(columns=self.methods).loc[self.blocks]
-        self.ranked = statistics.ranks(self.scores)
-        self.sets = [page.titles[block] for block, _ in self.ranked.index]
-        self.cd = statistics.critical_difference(len(self.methods), max(1, len(self.ranked)))
+        self.blocks = [b for b in page.blocks if self.there[b] >= COUNTED * self.planned]
+        self.names = [page.titles[b] for b in self.blocks]
+        self.lines = every[every.block.isin(self.blocks)]
+        self.evidence = page.evidence[(page.evidence.setting == "avg") & page.evidence.block.isin(self.blocks)]
+        self.unranked = {m: why for m in self.methods if (why := self.why_unranked(m))}
+        self.compared = [m for m in self.methods if m not in self.unranked]
+
+    @property
+    def planned(self) -> int:
+        """Runs of a set."""
+        return len(self.methods) * len(self.page.seeds or self.page.table.seeds)
 
     @cached_property
-    def ranks(self) -> pd.DataFrame:
-        by_set = self.ranked.groupby("block").mean().loc[self.blocks].rename(index=self.page.titles).T
-        by_set.insert(0, "all", self.ranked.mean())
-        return by_set.rename_axis(columns=None)
+    def means(self) -> pd.DataFrame:
+        return self.by_set("accuracy")
+
+    @cached_property
+    def gaps(self) -> pd.DataFrame:
+        return self.beyond(self.means)
+
+    @cached_property
+    def pairs(self) -> pd.DataFrame:
+        return self.beyond(self.lines.pivot(index=["block", "seed"], columns="method", values="accuracy"))
+
+    def by_set(self, column: str) -> pd.DataFrame:
+        """A column of the lines, averaged over the seeds: a line for each set, a column for each method."""
+        wide = self.lines.pivot_table(index="block", columns="method", values=column)
+        return wide.reindex(index=self.blocks, columns=self.methods).set_axis(self.names).rename_axis(columns=None)
+
+    def beyond(self, scores: pd.DataFrame) -> pd.DataFrame:
+        """Scores minus FedAvg's, of the other methods that are compared."""
+        return scores[self.compared].sub(scores[CONTROL], axis=0).drop(columns=CONTROL)
 
     def of(self, block: str) -> pd.DataFrame:
         """The lines of a block."""
@@ -109,29 +132,84 @@ class Board:
 
     def runs(self, block: str) -> str:
         """'100 of 102': records of a block."""
-        return f"{self.there[block]} of {len(self.methods) * len(self.page.seeds or self.page.table.seeds)}"
+        return f"{self.there[block]} of {self.planned}"
 
-    def standing(self) -> Markdown:
-        """Who is ahead by mean rank, whom the critical difference separates from FedAvg, and what is missing."""
-        means, (_, p) = self.ranks["all"].sort_values(kind="stable"), statistics.friedman(self.ranked)
-        count = self.lines.groupby("block").seed.nunique()
-        tied = (means <= means.iloc[0] + self.cd).sum()
-        better, worse = (", ".join(m for m in self.methods if sign * (means["FedAvg"] - means[m]) > self.cd) or "none"
-                         for sign in (1, -1))
+    # which rows are compared
+
+    def why_unranked(self, method: str) -> str:
+        """Why a method is not compared, in words; "" where nothing is known to speak against its settings."""
+        found = self.evidence[self.evidence.row == method].assign(name=lambda t: t.block.map(self.page.titles))
+        seeds = len(self.page.seeds or self.page.table.seeds)
+        there = found.set_index("block").n.reindex(self.blocks, fill_value=0)
+        why = [f"{seeds - n} of {seeds} runs on {self.page.titles[b]} left no record" for b, n in there.items()
+               if n < seeds]
+        blown, lost = found[found.diverged], found["name"][found.learned.eq(False)]
+        if len(blown):
+            why.append("diverged on the way on " + _listed(f"{name} (a training loss of {loss:.0e})" for name, loss in
+                                                           zip(blown["name"], blown.loss, strict=True)))
+        if len(lost):
+            why.append(f"not above the constant answer on {_listed(lost)}")
+        return "; ".join(why + self.for_other_data(method))
+
+    def for_other_data(self, method: str) -> list[str]:
+        """Settings that a paper chose for one of the sets, and that the row does not have there, in words."""
+        rows = {r["name"]: r.get("settings", {}) for r in self.page.table.rows}
+        here, places = stated.defaults(method) | rows[method], {}
+        datasets = {b: self.page.table.blocks[b][self.page.blocks[b]]["data"]["name"] for b in self.blocks}
+        for block, dataset in datasets.items():
+            for paper, values in stated.of_set(method, dataset, set(datasets.values())).items():
+                other = ", ".join(f"{k} = {v} (here {here[k]})" for k, v in values.items() if v != here[k])
+                places.setdefault((paper, other), []).append(self.page.titles[block])
+        return [f"{paper}'s paper has {other} for {_listed(sets)}" for (paper, other), sets in places.items() if other]
+
+    def stands_on(self) -> Markdown:
+        """How many rows learned, settled and were tuned, and how far the control still rises."""
+        rows, control = self.evidence, self.evidence[self.evidence.row == CONTROL].rise
+        rising, falling = (rows.rise > STILL).sum(), (rows.rise < -STILL).sum()
+        unknown = rows.learned.isna().sum()
         part = [f"{title} ({self.runs(b)} runs)" for b, title in self.page.titles.items()
-                if count.get(b, 0) < len(self.page.seeds or self.page.table.seeds)]
-        none = sorted(self.scores.columns[self.scores.isna().any()])
-        return text.lines(filter(None, [
-            f"{len(means)} methods on {len(self.ranked)} problems ("
-            + "; ".join(f"{self.page.titles[b]}, seeds: {count[b]}" for b in self.blocks)
-            + f"). That all methods are equal is {'' if p < 0.05 else 'not '}ruled out (Friedman's test, p = {p:.1g}).",
-            f"The best mean rank has **{means.index[0]}** ({means.iloc[0]:.1f}), then "
-            + ", ".join(f"{m} ({r:.1f})" for m, r in means.iloc[1:5].items()) + ".",
-            f"The critical difference is {self.cd:.1f} ranks. **{tied} of {len(means)}** methods cannot be told from "
-            "the best.",
-            f"Against FedAvg (rank {means['FedAvg']:.1f}): surely better are {better}; surely worse are {worse}.",
-            f"Not counted in full yet, as runs are missing: {', '.join(part)}." if part else "",
-            f"Runs without a record, which have the last rank: {', '.join(none)}." if none else ""]))
+                if b in self.page.blocks and self.there[b] < self.planned]
+        said = [f"{len(self.methods)} methods on {len(self.blocks)} sets ({', '.join(self.names)}) are {len(rows)} "
+                f"rows of {_seeds(rows.n.max())}.",
+                f"**{rising} of {len(rows)}** rows still rise by more than a point in the last fifth of their rounds, "
+                f"{CONTROL} itself by {control.min():.1f} to {control.max():.1f} points; {falling} fall by more than a "
+                "point.",
+                f"{rows.learned.eq(True).sum()} rows are above the constant answer by more than their interval, "
+                f"{rows.learned.eq(False).sum()} are not" + (f"; of {unknown} it is not known." if unknown else "."),
+                f"{rows.tuned.sum() or 'None'} of them {'is' if rows.tuned.sum() < 2 else 'are'} tuned."]
+        return text.lines([*(said if len(rows) else []),
+                           *([f"Runs without a record: {', '.join(part)}."] if part else [])])
+
+    # over the sets
+
+    def verdict(self, found: pd.DataFrame) -> Markdown:
+        """What comparisons over the sets say. found: of `statistics.against`."""
+        sure, sd, n, k = found.index[found.holm < 1 - LEVEL], self.gaps.std().median(), len(self.gaps), len(found)
+        alone = [found[s * found["mean"] > found.half].sort_values("mean", ascending=s < 0) for s in (1, -1)]
+        above, below = (", ".join(map(_effect, part.itertuples())) or "none" for part in alone)
+        least = [statistics.least_difference(sd, n, level) for level in (LEVEL, 1 - (1 - LEVEL) / max(1, k))]
+        return text.lines([
+            f"After Holm's correction over {k} comparisons **{', '.join(sure) or 'no method'}** differs from {CONTROL} "
+            f"for sure on {n} sets.",
+            f"Each interval taken alone, {sum(map(len, alone))} leave zero out. Above it lie {above}; below it {below}."
+            f" If nothing differed, {(1 - LEVEL) * k:.1f} of {k} would do so by chance.",
+            f"A method's difference varies from set to set, with a standard deviation of {sd:.1f} points for the "
+            f"median method. So the least difference that {n} sets find at 80 % power is **{least[0]:.1f} points** if "
+            f"nothing else is tested, and {least[1]:.1f} points at the level that Holm's correction asks of the first "
+            f"of {k}. To find 2 points takes {statistics.seeds_needed(2, sd)} sets, and no other test."])
+
+    def second_look(self) -> pd.DataFrame:
+        """Of each method compared: the mean difference from FedAvg over sets and seeds, and that of the middle half."""
+        frame = pd.DataFrame({"mean": self.gaps.mean(), "middle half": statistics.interquartile_mean(self.pairs)})
+        return frame.sort_values("middle half", ascending=False)
+
+    def profiles(self, levels, methods) -> pd.DataFrame:
+        """How often methods are more than so many points above FedAvg: that level, method, share of sets and seeds."""
+        wide = statistics.profiles(self.pairs[list(methods)], levels)
+        wide = wide.rename_axis(index=f"points over {CONTROL}", columns="method")
+        return wide.stack().rename("share of sets and seeds").reset_index()
+
+    # the protocol
 
     def protocol(self) -> pd.DataFrame:
         """Where the sets differ: a column for each, from the definition and the first record of FedAvg."""
@@ -156,38 +234,66 @@ class Board:
         """{method: its settings that are not the library's defaults, with these}."""
         made = {}
         for row in self.page.table.rows:
-            default = {k: v[1] for k, v in settings.fields(METHODS[row["name"]]).items()}
+            default = stated.defaults(row["name"])
             made[row["name"]] = ", ".join(f"{k} = {v} (default {default[k]})"
                                           for k, v in row.get("settings", {}).items() if v != default[k])
         return {name: said for name, said in made.items() if said}
 
-    def about(self, block: str) -> str:
-        """A block in words: from where to where, who is surely above FedAvg, what the worst domain says, who fails."""
-        part = self.of(block).groupby("method")[["accuracy", "worst"]].mean()
-        pairs = self.scores.loc[block]
-        gaps = [interval((pairs[m] - pairs["FedAvg"]).dropna()) for m in self.methods if m != "FedAvg"]
-        above, below = (sum(sign * mean - half > 0 for mean, half in gaps) for sign in (1, -1))
-        tau, guess = stats.kendalltau(part.accuracy, part.worst).statistic, self.chance(block)
-        lost = ", ".join(part.index[part.accuracy < 1.5 * guess]) or "none"
-        return (f"**{self.page.titles[block]}**: from {part.accuracy.min():.1f} to {part.accuracy.max():.1f} %, FedAvg "
-                f"{part.accuracy['FedAvg']:.1f}, Local {part.accuracy['Local']:.1f}. Paired by seed, {above} of "
-                f"{len(gaps)} methods are surely above FedAvg and {below} surely below. Best in the worst domain is "
-                f"{part.worst.idxmax()} ({part.worst.max():.1f} %); order by mean and by worst domain agree to "
-                f"τ = {tau:.2f}. Not far above guessing ({guess:.0f} %): {lost}.")
+    # set by set
 
-    def chance(self, block: str) -> float:
-        """Accuracy of guessing (%): PACS has seven classes, the other sets have ten."""
-        return 100 / (7 if block == "pacs" else 10)
+    def against(self, block: str) -> pd.DataFrame:
+        """`statistics.against` FedAvg on one set, where the seeds are the pairs."""
+        scores = self.of(block).pivot(index="seed", columns="method", values="accuracy")
+        return statistics.against(scores[self.compared], CONTROL)
+
+    def table(self, block: str, **more) -> pd.DataFrame:
+        """`leaders` of a set with the differences from FedAvg and the marks of each row; unranked rows follow, then the
+        constant answer and chance.
+        """
+        frame, found = leaders(self.of(block), **more), self.against(block)
+        rows = self.evidence[self.evidence.block == block].set_index("row")
+        gaps = {m: f"{r['mean']:+.1f} ± {r.half:.1f}" for m, r in found.iterrows()}
+        frame.insert(2, f"minus {CONTROL}", [UNRANKED if m in self.unranked else gaps.get(m, "–") for m in frame.index])
+        frame.insert(3, "p (Holm)", [_p(found.holm.get(m)) for m in frame.index])
+        said = {"learned": rows.learned.map(marks.WORDS), "settled": rows.rise.map(_moves),
+                "tuned": rows.tuned.map(marks.WORDS)}
+        for place, mark in enumerate(said, 4):
+            frame.insert(place, mark, frame.index.map(said[mark]))
+        last = frame.index.isin(list(self.unranked))
+        frame = pd.concat([frame[~last], frame[last].rename(index="{} *".format)])
+        floors = marks.floors_of(self.page, block)
+        domains = [d for d in self.page.table.blocks[block]["columns"]]
+        below = {name: {"accuracy (%)": f"{at['avg']:.1f}", "worst (%)": f"{min(at[d] for d in domains):.1f}"}
+                 for name, at in floors.items()}
+        return pd.concat([frame.astype(object), pd.DataFrame(below, dtype=object).T]).reindex(columns=frame.columns)
+
+    def about(self, block: str) -> str:
+        """A block in words: heights, which rows are evidence, who differs from FedAvg, what three seeds can show."""
+        rows, found = self.evidence[self.evidence.block == block].set_index("row"), self.against(block)
+        heights, floor = self.means.loc[self.page.titles[block]], marks.floors_of(self.page, block)
+        constant = floor[tables.CONSTANT]["avg"] if tables.CONSTANT in floor else float("nan")
+        alone = [found.index[sign * found["mean"] > found.half] for sign in (1, -1)]
+        above, below = (", ".join(part) or "none" for part in alone)
+        sure, sd, n = list(found.index[found.holm < 1 - LEVEL]), self.pairs.loc[block].std().median(), rows.n.max()
+        lost, least = list(rows.index[rows.learned.eq(False)]), statistics.least_difference(sd, n)
+        power = f" {_seeds(n)} find {least:.1f} points or more, in one test." if least == least else ""
+        return (f"**{self.page.titles[block]}**: {CONTROL} {heights[CONTROL]:.1f} %, Local {heights['Local']:.1f}, the "
+                f"constant answer {constant:.1f}. Not above it: {', '.join(lost) or 'none'}. Of {len(rows)} rows "
+                f"{(rows.rise > STILL).sum()} still rise and {(rows.rise < -STILL).sum()} fall. Paired by seed, "
+                f"{len(alone[0]) + len(alone[1])} of {len(found)} intervals leave zero out (above: {above}; below: "
+                f"{below}); after Holm's correction {', '.join(sure) or 'none'}." + power)
+
+    # what transfers
 
     def agreement(self, other: pd.DataFrame, name: str) -> pd.DataFrame:
         """Kendall's tau between the methods' mean accuracies on two sets; on the diagonal that of two seeds on average.
 
-        other: lines of `measured` of one more set, over the methods that it has; name: its name.
+        Over the methods compared. other: lines of `measured` of one more set, over those that it has; name: its name.
         """
         every = pd.concat([self.lines.assign(set=self.lines.block.map(self.page.titles)), other.assign(set=name)])
-        every = every[every.method.isin(self.methods)]
+        every = every[every.method.isin(self.compared)]
         heights = every.pivot_table(index="method", columns="set", values="accuracy")
-        tau = heights[[s for s in [*dict.fromkeys(self.sets), name] if s in heights]].corr(method="kendall")
+        tau = heights[[s for s in [*self.names, name] if s in heights]].corr(method="kendall")
         for one in tau:
             seeds = every[every.set == one].pivot(index="method", columns="seed", values="accuracy").corr("kendall")
             off = [seeds.iloc[i, j] for i in range(len(seeds)) for j in range(i)]
@@ -195,34 +301,38 @@ class Board:
         return tau.rename_axis(index="", columns="")
 
     def transfer(self, tau: pd.DataFrame) -> Markdown:
-        """What the agreement says, who stands in one third on every set, and who changes places most."""
-        inside = [tau.loc[s, s] for s in dict.fromkeys(self.sets) if pd.notna(tau.loc[s, s])]
+        """What the agreement says, whose difference from FedAvg has one sign on every set, and whose moves most."""
+        inside = [tau.loc[s, s] for s in self.names if pd.notna(tau.loc[s, s])]
         across = [(tau.iloc[i, j], tau.index[i], tau.index[j]) for i in range(len(tau)) for j in range(i)]
-        places, third = self.ranks.drop(columns="all").rank(), len(self.methods) / 3
-        top, last = (", ".join(places.index[on.all(axis=1)]) or "no method"
-                     for on in (places <= third, places > 2 * third))
-        spread = (places.max(axis=1) - places.min(axis=1)).sort_values(ascending=False).index[:3]
-        low, high = min(across), max(across)
-        moved = ", ".join(f"{m} stands at place {places.loc[m].min():.0f} on {places.loc[m].idxmin()} and at "
-                          f"{places.loc[m].max():.0f} on {places.loc[m].idxmax()}" for m in spread)
-        return Markdown(
-            f"Two seeds of one set agree to τ = {sum(inside) / len(inside):.2f} on average, two sets to "
-            f"{sum(a for a, _, _ in across) / len(across):.2f}. The sets that agree most are {high[1]} and {high[2]} "
-            f"({high[0]:.2f}), the least {low[1]} and {low[2]} ({low[0]:.2f}). In the upper third on every set: "
-            f"**{top}**. In the lower third on every set: {last}. What does not transfer: {moved}.")
+        low, high, gaps = min(across), max(across), self.gaps
+        above, below = (list(gaps.columns[(sign * gaps > 0).all()]) for sign in (1, -1))
+        chance = gaps.shape[1] * 2 / 2 ** len(gaps)
+        moves = (gaps.max() - gaps.min()).sort_values(ascending=False).index[:3]
+        moved = ", ".join(f"{m} goes from {gaps[m].min():+.1f} on {gaps[m].idxmin()} to {gaps[m].max():+.1f} on "
+                          f"{gaps[m].idxmax()}" for m in moves)
+        seeds = [f"Two seeds of one set agree to τ = {sum(inside) / len(inside):.2f} on average."] if inside else []
+        return text.lines([
+            *seeds, f"Two sets agree to τ = {sum(a for a, _, _ in across) / len(across):.2f} on average: most "
+            f"{high[1]} and {high[2]} ({high[0]:.2f}), least {low[1]} and {low[2]} ({low[0]:.2f}).",
+            f"Above {CONTROL} on every set: **{', '.join(above) or 'no method'}**. Below it on every set: "
+            f"{', '.join(below) or 'no method'}. That is {len(above) + len(below)} of {gaps.shape[1]} methods with one "
+            f"sign on all {len(gaps)} sets. Tossed coins would give {chance:.0f}, but these signs hang together: all "
+            f"differences are from the same {CONTROL}.",
+            f"What does not transfer, in points over {CONTROL}: {moved}."])
 
     def beside(self, ident: str, same: dict[str, str]) -> pd.DataFrame:
         """A paper's table and this board: a line for each of its blocks with records in lite, or with a set here.
 
         same: {the paper's block: the set here}. own table, leaderboard: how the printed order of the averages agrees
-        with ours in that very table, and with the set here. place, of: where the method that is best in print stands
-        among ours.
+        with ours in that very table, and with the methods compared on the set here. place, of: where the method that is
+        best in print stands among ours.
         """
         table, lines = tables.load_table(ident), []
         cells = tables.compare(table, "lite", self.page.results)
         named = {r["name"]: r.get("method", r["name"]) for r in table.rows}
         cells = cells[(cells.setting == "avg") & cells.printed.notna() & cells.row.isin(set(table.printed.method))]
-        heights = self.lines.pivot_table(index="method", columns="block", values="accuracy")
+        heights = self.lines[self.lines.method.isin(self.compared)]
+        heights = heights.pivot_table(index="method", columns="block", values="accuracy")
         for block, part in cells.groupby("block", sort=False):
             part = part.assign(method=part.row.map(named)).drop_duplicates("method").set_index("method")
             best, ours = part.printed.idxmax(), part.ours.dropna()
@@ -232,6 +342,32 @@ class Board:
                               "leaderboard": order(part.printed, here), "best in print": best,
                               "place": ours.rank(ascending=False).get(best, float("nan")), "of": len(ours)})
         return pd.DataFrame(lines)
+
+
+def _listed(names) -> str:
+    """'a, b and c'."""
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _seeds(n: int) -> str:
+    """'3 seeds'."""
+    return f"{n} seed" if n == 1 else f"{n} seeds"
+
+
+def _effect(line) -> str:
+    """'APFL (+6.9 ± 2.6, p = 0.08 by Holm)'."""
+    return f"{line.Index} ({line.mean:+.1f} ± {line.half:.1f}, p = {line.holm:.2g} by Holm)"
+
+
+def _p(p) -> str:
+    """'0.09' or '< 0.01'; '–' of none."""
+    return "–" if p is None or p != p else "< 0.01" if p < 0.01 else f"{p:.2f}"
+
+
+def _moves(rise: float) -> str:
+    """Does a curve still rise, does it fall, or has it settled?"""
+    return "rises" if rise > STILL else "falls" if rise < -STILL else "yes"
 
 
 class Order(NamedTuple):

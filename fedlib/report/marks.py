@@ -21,13 +21,19 @@ def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
             wide.loc[row, column] = text.opened(wide.loc[row, column], behind[row])
     for mark in ("learned", "settled", "tuned"):
         wide[mark] = [WORDS[rows[mark].get(r)] for r in wide.index]
-    constant = tables.constants(page.table, page.blocks[block], page.results, page.seeds, page.when)
-    constant = constant[constant.block == block].groupby("setting").value.mean()
-    name = page.table.blocks[block][page.blocks[block]]["data"]["name"]
-    floors = {tables.CONSTANT: {c: f"{constant[s]:.1f}" for s, c in columns.items() if s in constant},
-              "chance": {c: f"{100 / len(reader_of(name).CLASSES):.1f}" for s, c in columns.items() if s != "rounds"}}
+    floors = {name: {c: f"{at[s]:.1f}" for s, c in columns.items() if s in at}
+              for name, at in floors_of(page, block).items()}
     below = pd.DataFrame(floors, dtype=object).T.reindex(columns=wide.columns).dropna(how="all")
     return pd.concat([wide.astype(object), below]).fillna("")
+
+
+def floors_of(page, block: str) -> dict[str, dict[str, float]]:
+    """{"constant answer", "chance": accuracy (%) by column} of a block; what has none is left out."""
+    constant = tables.constants(page.table, page.blocks[block], page.results, page.seeds, page.when)
+    name = page.table.blocks[block][page.blocks[block]]["data"]["name"]
+    settings = [*page.table.blocks[block]["columns"], "avg"]
+    return {tables.CONSTANT: constant[constant.block == block].groupby("setting").value.mean().to_dict(),
+            "chance": {s: 100 / len(reader_of(name).CLASSES) for s in settings if s != "rounds"}}
 
 
 def of_rows(page, block: str) -> pd.DataFrame:

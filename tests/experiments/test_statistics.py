@@ -1,56 +1,10 @@
-"""Intervals, tests and power against scipy and statsmodels; ranks against what Demšar (JMLR 2006) prints."""
+"""Intervals, tests and power against scipy and statsmodels; methods over data sets by hand."""
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from fedlib.core.errors import UserError
 from fedlib.experiments import statistics
-
-# His table 6: ranks of C4.5, +m, +cf and +m+cf on 14 data sets, as printed.
-PRINTED = pd.DataFrame([
-    [4, 3, 2, 1], [1, 2, 3, 4], [4, 1, 2, 3], [4, 1, 3, 2], [4, 2, 3, 1], [1, 2.5, 4, 2.5], [3, 2, 4, 1],
-    [2.5, 2.5, 4, 1], [4, 3, 2, 1], [2.5, 2.5, 2.5, 2.5], [4, 2.5, 1, 2.5], [3, 2, 4, 1], [4, 1, 2, 3], [3, 1, 4, 2]],
-    columns=["C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf"])
-
-
-def test_ranks_and_their_means_are_the_printed_ones():
-    ranked = statistics.ranks(-PRINTED)
-    assert (ranked == PRINTED).all().all()
-    assert ranked.mean().round(3).tolist() == [3.143, 2.0, 2.893, 1.964]
-
-
-def test_a_missing_score_is_the_last():
-    ranked = statistics.ranks(pd.DataFrame({"a": [50.0], "b": [float("nan")], "c": [60.0]}))
-    assert ranked.iloc[0].to_dict() == {"a": 2, "b": 3, "c": 1}
-
-
-@pytest.mark.parametrize("alpha, printed", [
-    (0.05, [1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164]),
-    (0.10, [1.645, 2.052, 2.291, 2.459, 2.589, 2.693, 2.780, 2.855, 2.920])])
-def test_the_critical_values_are_those_of_his_table_5(alpha, printed):
-    for k, q in zip(range(2, 11), printed, strict=True):
-        assert statistics.critical_difference(k, 1, alpha) / (k * (k + 1) / 6) ** 0.5 == pytest.approx(q, abs=1.1e-3)
-
-
-def test_the_critical_difference_of_his_example():
-    assert statistics.critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
-    assert statistics.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=0.005)
-
-
-def test_friedman_is_his_statistic_over_the_correction_for_equal_ranks():
-    statistic, p = statistics.friedman(PRINTED)
-    equal = 3 * (2 ** 3 - 2) + (4 ** 3 - 4)             # three pairs and one set of four
-    assert statistic * (1 - equal / (14 * 4 * (4 ** 2 - 1))) == pytest.approx(9.28, abs=0.01)
-    assert 0.01 < p < 0.03
-
-
-def test_too_few_are_refused_in_one_line():
-    for wrong in (lambda: statistics.critical_difference(1, 5), lambda: statistics.critical_difference(3, 0),
-                  lambda: statistics.friedman(PRINTED.iloc[:1])):
-        with pytest.raises(UserError, match="not"):
-            wrong()
-
 
 # paired differences
 
@@ -91,6 +45,23 @@ def test_power_by_simulation():
     draws = np.random.default_rng(1).normal(1.5, 1.0, size=(20_000, 4))
     found = np.mean(stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05)
     assert statistics.power(1.5, 1.0, 4) == pytest.approx(found, abs=0.015)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 10, 100])
+def test_power_rises_with_the_effect_wherever_scipy_has_no_lower_tail(n):
+    """Of scipy's noncentral t, the lower tail is nan at a shift of 15 with 3 degrees of freedom, and elsewhere."""
+    for level in (0.95, 1 - 0.05 / 24):
+        found = [statistics.power(shift / n ** 0.5, 1.0, n, level) for shift in (0, 1, 3, 8, 10, 15, 20, 30, 37, 40)]
+        assert found[0] == pytest.approx(1 - level) and all(np.diff(found) >= -1e-9)
+
+
+def test_power_and_the_least_difference_at_another_level():
+    draws = np.random.default_rng(2).normal(4.0, 1.0, size=(20_000, 4))
+    found = np.mean(stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05 / 24)
+    assert statistics.power(4.0, 1.0, 4, 1 - 0.05 / 24) == pytest.approx(found, abs=0.015)
+    least = statistics.least_difference(2.0, 4, 1 - 0.05 / 24)
+    assert statistics.power(least, 2.0, 4, 1 - 0.05 / 24) == pytest.approx(0.8, abs=1e-3)
+    assert least > statistics.least_difference(2.0, 4) == statistics.least_difference(2.0, 4, 0.95)
 
 
 def test_seeds_needed_are_the_fewest():

@@ -46,7 +46,7 @@ def test_the_summary_counts_verdicts_and_what_the_intervals_alone_say():
     lines = [(SUPPORTED, SUPPORTED), (NOT_RUN, ""), (CONTRADICTED, CONTRADICTED), (NOT_EVIDENCE, CONTRADICTED),
              (NOT_EVIDENCE, UNDECIDED)]
     said = verdicts.summary(pd.DataFrame(lines, columns=["verdict", "direction"]).assign(data=verdicts.KINDS[0])).data
-    assert "**1** are supported, **1** contradicted, 0 undecided; 2 have records that are not evidence, and 1 are" in said
+    assert "**1** are supported, **1** contradicted, 0 undecided; 2 have records that are not evidence" in said
     assert "would call 0 supported and 1 contradicted" in said
 
 

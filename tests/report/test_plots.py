@@ -415,20 +415,21 @@ def test_pairs_without_rings():
     assert legend(plots.pairs(frame)) == ["before", "after"]
 
 
-def test_standing_sorts_by_mean_rank_and_shades_what_the_best_cannot_be_told_from():
-    ranked = pd.DataFrame({"b": [3.0, 2.0, 3.0], "a": [1.0, 1.0, 2.0], "c": [2.0, 3.0, 1.0]})
-    figure = plots.standing(ranked, ["PACS", "PACS", "Digits"], 1.5)
+def test_effects_sort_by_mean_and_fill_the_dots_whose_interval_leaves_out_zero():
+    found = pd.DataFrame({"mean": [-1.0, 3.0, 0.5], "half": [0.5, 4.0, 0.2]}, index=["b", "a", "c"])
+    gaps = pd.DataFrame({"a": [1.0, 5.0], "b": [-2.0, 0.0], "c": [0.4, 0.6]}, index=["PACS", "Digits"])
+    figure = plots.effects(found, gaps)
     (ax,) = figure.axes
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "c", "b"]
-    assert legend(figure) == ["PACS", "Digits", "all"]
-    dots = ax.containers[0].lines[0].get_xdata()
-    assert list(dots) == pytest.approx([4 / 3, 2, 8 / 3])
-    bar = ax.containers[0].lines[2][0].get_segments()[0]
-    assert bar[1][0] - bar[0][0] == pytest.approx(1.5)      # half of it to either side
-    band = ax.patches[0]
-    assert (band.get_x(), band.get_width()) == pytest.approx((4 / 3, 1.5))
+    assert legend(figure) == ["PACS", "Digits", "mean of 2 sets"]
+    bars = ax.containers[0].lines[2][0].get_segments()
+    assert np.allclose([(one[0][0], one[1][0]) for one in bars], [(-1, 7), (0.3, 0.7), (-1.5, -0.5)])
     pacs = next(line for line in ax.lines if line.get_label() == "PACS")
-    assert list(pacs.get_xdata()) == [1.0, 2.5, 2.5]
+    assert list(pacs.get_xdata()) == [1.0, 0.4, -2.0] and [round(y) for y in pacs.get_ydata()] == [0, 1, 2]
+    dots = [line for line in ax.lines if line.get_markersize() == 6 and len(line.get_xdata())]
+    full, hollow = (sorted(zip(d.get_xdata(), map(round, d.get_ydata()))) for d in dots)
+    assert full == [(-1.0, 2), (0.5, 1)] and hollow == [(3.0, 0)]
+    assert [rgb(d.get_markerfacecolor()) for d in dots] == [(0, 0, 0), (1, 1, 1)]
 
 
 def test_tally_stacks_and_writes_the_numbers_that_are_not_zero():

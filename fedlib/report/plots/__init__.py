@@ -25,13 +25,13 @@ from fedlib.report.plots.scores import (
            curves,
            differences,
            draws,
+           effects,
            lengths,
            lines,
            matrix,
            pairs,
            radar,
            sensitivity,
-           standing,
            tally,
 )
 from fedlib.report.plots.spaces import (
@@ -50,6 +50,6 @@ from fedlib.report.plots.spaces import (
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
            "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves", "differences", "draws",
-           "drift", "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs", "plane",
-           "planes", "prototypes", "radar", "rays", "sensitivity", "shadows", "shares", "standing", "styled", "tally",
+           "drift", "effects", "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs",
+           "plane", "planes", "prototypes", "radar", "rays", "sensitivity", "shadows", "shares", "styled", "tally",
            "tsne", "ways", "words"]

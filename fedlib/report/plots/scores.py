@@ -291,29 +291,34 @@ def pairs(frame, row: str = "row", panel: str = "dataset", names: tuple = ("befo
 
 
 @styled
-def standing(ranked, groups, difference: float, label: str = "rank (1 is the best)"):
-    """Mean ranks with a critical difference, the best method on top; small marks are the mean ranks of groups.
+def effects(found, gaps, label: str = "difference (points)"):
+    """Mean differences to a reference with their intervals, the highest on top; small marks are those of single sets.
 
-    ranked: DataFrame, rows are problems, columns methods, values ranks; groups: the group of each problem. A bar is
-    half of the `difference` to either side: two methods whose bars do not meet are different. The grey band holds all
-    that the best method cannot be told from.
+    found: DataFrame with a line for each row of the figure, columns `mean` and `half` (half-width of the interval);
+    gaps: a line for each set, a column for each row. A full dot says that the interval leaves out zero.
     """
     import matplotlib.pyplot as plt
-    means = ranked.mean().sort_values(kind="stable")
-    place = range(len(means))
-    figure, ax = plt.subplots(figsize=(WIDTH, 1.4 + 0.22 * len(means)))
-    ax.axvspan(means.iloc[0], means.iloc[0] + difference, color="#e8e8e8", linewidth=0)
-    ax.errorbar(means, place, xerr=difference / 2, linestyle="", color="black", marker="o", markersize=6, capsize=2,
-                elinewidth=1, zorder=3, label="all")
-    for name, part in ranked.groupby(list(groups), sort=False):
+    found = found.sort_values("mean", ascending=False, kind="stable")
+    place = [i - 0.12 for i in range(len(found))]
+    below = [i + 0.24 for i in range(len(found))]        # so that a dot hides no mark
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.4 + 0.27 * len(found)))
+    ax.axvline(0, color="#808080", linewidth=1)
+    for name, line in gaps.iterrows():
         ink = look(name)
-        ax.plot(part.mean()[means.index], place, linestyle="", marker=ink["marker"], color=ink["color"], markersize=4,
+        ax.plot(line[found.index], below, linestyle="", marker=ink["marker"], color=ink["color"], markersize=4,
                 markerfacecolor="none", label=name)
-    ax.set_yticks(place, means.index)
-    ax.set_ylim(len(means) - 0.4, -0.6)
-    ax.set_xlim(0, len(means) + 1)
+    full = found["mean"].abs() > found["half"]
+    dot = {"linestyle": "", "marker": "o", "markersize": 6, "color": "black"}
+    ax.errorbar(found["mean"], place, xerr=found["half"], linestyle="", color="black", capsize=2, elinewidth=1)
+    for kind, face in ((full, "black"), (~full, "white")):
+        there = [y for y, here in zip(place, kind, strict=True) if here]
+        ax.plot(found["mean"][kind], there, markerfacecolor=face, zorder=4, **dot)
+    ax.plot([], [], label=f"mean of {len(gaps)} sets", **dot)
+    ax.set_yticks(range(len(found)), found.index)
+    ax.set_ylim(len(found) - 0.4, -0.6)
     ax.set_xlabel(label)
-    ax.grid(True)
+    ax.grid(True, axis="x")
+    ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right"]].set_visible(False)
     legend(figure, ax, columns=3)
     return figure

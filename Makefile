@@ -13,15 +13,18 @@ BATCH := $(VENV)/.fedlib-batch-installed
 RESULTS := build/reproduced
 # Training is renewed when what it depends on has changed: fedlib's sources, by content.
 SOURCES := $(shell find fedlib data_scripts -type f \( -name '*.py' -o -name '*.toml' \) | LC_ALL=C sort | xargs cat | cksum | tr ' ' '-')
+# What a step of pytest shows: what was skipped or failed, the ten slowest, the count.
+TOLD := '^(SKIPPED|FAILED|ERROR) |^[0-9.]+s (call|setup|teardown) |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s'
+PYTEST := OMP_NUM_THREADS=1 $(STEP) "Tests" --progress '\[ *([0-9]+%)\]' --show $(TOLD) -- \
+  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 8 --durations 10 --ignore tests/book/test_browser.py
 # A page is looked at as it is built; where there is no browser this says so, and does not fail.
 LOOK := $(STEP) "Look at the book in a browser" --progress '\[ *([0-9]+%)\]' \
-  --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s' -- \
-  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 4 --dist loadgroup tests/book/test_browser.py
+  --show $(TOLD) -- $(PY) -m pytest -q -rsfE -n logical --maxprocesses 4 --dist loadgroup tests/book/test_browser.py
 STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test book check-book pdf bench batch lint address clean install
+.PHONY: help reproduce test test-all book check-book pdf bench batch lint address clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -33,16 +36,17 @@ help: ## show this list
 reproduce: $(STAMP).trained ## train a mini table from scratch, show it beside the committed one, build the book
 	@for table in $(TABLES); do $(PY) -m fedlib check $(RESULTS) --table $$table || exit $$?; done
 	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py
-	@$(LOOK)
 	@echo "Executed notebooks:  build/book/notebooks"
 	@echo "The book:            build/book/_build/html/index.html"
 
-test: $(INSTALLED) ## check the style, run the tests, execute the notebooks
+test: $(INSTALLED) ## check the style, run the quick tests, execute the pages that only read records
 	@$(STEP) "Style" -- $(PY) -m ruff check .
-	@OMP_NUM_THREADS=1 $(STEP) "Tests" --progress '\[ *([0-9]+%)\]' \
-	  --show '^(SKIPPED|FAILED|ERROR) |^[0-9]+ (passed|failed|skipped|error|xfailed|xpassed|warning).* in [0-9.]+s' -- \
-	  $(PY) -m pytest -q -rsfE -n logical --maxprocesses 8 --dist loadscope tests notebooks --nbval-lax --nbval-current-env \
-	  --ignore tests/book/test_browser.py
+	@$(PYTEST) --dist worksteal --quick tests
+
+PART ?= tests notebooks
+test-all: $(INSTALLED) ## run every test, and every cell of every notebook; PART=notebooks: only these
+	@$(STEP) "Style" -- $(PY) -m ruff check .
+	@$(PYTEST) --dist loadscope $(PART) --nbval-lax --nbval-current-env
 
 check-book: $(INSTALLED) ## look at every page of the built book in headless Chromium
 	@$(LOOK)

@@ -4,58 +4,67 @@ import re
 from pathlib import Path
 
 from fedlib.engine import records
-from fedlib.experiments import tables
+from fedlib.experiments import claims, evidence, tables
 from fedlib.methods import METHODS
 from fedlib.report import zoo
 
 ROOT = Path(__file__).parent.parent
+RESULTS = records.results_folder(ROOT / "results")
 MARKS = {k: re.compile(rf"(<!-- {k} -->\n).*?(<!-- /{k} -->)", re.S) for k in ("results", "methods")}
 
-HEADER = """| paper | table, dataset | its method: printed | ours | best other: printed | ours | seeds | profile |
-|---|---|---|---|---|---|---|---|
-"""
+CONTROL = "FedAvg"
+HEADER = ["paper", "table, dataset", "its method: printed", "ours", f"{CONTROL}: printed", "ours", "constant answer",
+          "rows that learned", "settled", "are tuned", "seeds", "profile"]
 
 
 def results_table() -> str:
-    """Markdown: of each paper's first table a line for each dataset that has records of ours.
+    """Markdown: how the papers' claims stand; of each paper's first table a line for each dataset with records of ours.
 
-    Average accuracy (out-of-domain accuracy, where a table has that in its place) of the paper's method and its place
-    among the printed rows that we ran, as printed and as run; the best other method, as printed and as run.
+    Average accuracy (out-of-domain accuracy, where a table has that in its place) of the paper's method and of FedAvg,
+    as printed and as run, that of the constant answer, and how many rows are evidence.
     """
-    lines = []
+    lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
     for ident in sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values()):
         paper, number = ident.split("/")
         about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
         own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
-            cells = tables.compare(table, profile, records.results_folder(ROOT / "results"))
+            cells = tables.compare(table, profile, RESULTS)
             cells = cells[(cells.setting == setting) & (cells.n > 0) & cells.printed.notna()]
             cells = cells[cells.row.map(table.printed_row) == cells.row]        # no variants of ours
+            marks = evidence.of_rows(table, profile, RESULTS)
+            floors = tables.constants(table, profile, RESULTS).groupby(["block", "setting"]).value.mean()
+            column = "ood" if table.transfer else "avg"
             for block, part in cells.groupby("block", sort=False):
-                if own in set(part.row) and not set(part.row) <= set(variants(table, own)):
+                if {own, CONTROL} <= set(part.row):
                     ood = ", ood" * table.transfer
                     title = f"{about['name']} | {number}, {table.blocks[block]['title']}{ood}"
-                    lines.append(f"| {title} | {standing(part, own, variants(table, own))} | {profile} |")
-    return HEADER + "\n".join(lines) + "\n"
+                    rows = marks[(marks.block == block) & (marks.setting == column) & marks.row.isin(part.row)]
+                    floor = floors.get((block, column), float("nan"))
+                    lines.append(f"| {title} | {standing(part, own)} | {floor:.1f} | {counts(rows)} | {profile} |")
+    return "\n".join([answered(), "", *lines, ""])
 
 
-def variants(table, own: str) -> list[str]:
-    """The rows of the paper's method, as MPFT has five: none of them is another method."""
-    methods = {r["name"]: r.get("method", r["name"]) for r in table.rows}
-    return [name for name, method in methods.items() if method == methods[own]]
+def answered() -> str:
+    """How many claims of the papers have which verdict, in a sentence."""
+    made = claims.judge_all(RESULTS).verdict.value_counts().reindex(claims.VERDICTS, fill_value=0)
+    decided = made[list(claims.DECIDED)]
+    return (f"Of {made.sum()} claims of the five papers **{decided.sum()}** are answered by evidence ("
+            + ", ".join(f"{n} {verdict}" for verdict, n in decided.items())
+            + f"), {made[claims.NOT_EVIDENCE]} have records that are not evidence, {made[claims.NOT_RUN]} not run.")
 
 
-def standing(part, own: str, mine: list[str]) -> str:
-    """"72.84 (1 of 9) | 38.2 ± 6.8 (4 of 9) | FedPLVM 67.85 | FedDyn 43.1 ± 6.6 | 3"."""
-    part, both = part.set_index("row"), ("printed", "ours")
-    ranks = part[list(both)].rank(ascending=False, method="min").loc[own].astype(int)
-    place = {of: f"({ranks[of]} of {len(part)})" for of in both}
-    printed, ours = tables.cell(part.loc[own]).split(" | ")
-    first = {of: part[of].drop(mine, errors="ignore").idxmax() for of in both}
-    others = [f"{first[of]} {tables.cell(part.loc[first[of]]).split(' | ')[i]}" for i, of in enumerate(first)]
-    least, most = part.n.min(), part.n.max()
-    seeds = str(least) if least == most else f"{least} to {most}"
-    return f"{printed} {place['printed']} | {ours} {place['ours']} | {others[0]} | {others[1]} | {seeds}"
+def standing(part, own: str) -> str:
+    """"72.84 | 38.2 ± 6.8 | 57.50 | 30.1 ± 2.2"."""
+    part = part.set_index("row")
+    return " | ".join(tables.cell(part.loc[name]) for name in (own, CONTROL))
+
+
+def counts(rows) -> str:
+    """"9 of 10 | 2 of 10 | 0 of 10 | 2 to 3"."""
+    least, most = rows.n.min(), rows.n.max()
+    marks = [f"{rows[mark].eq(True).sum()} of {len(rows)}" for mark in ("learned", "settled", "tuned")]
+    return " | ".join([*marks, str(least) if least == most else f"{least} to {most}"])
 
 
 def methods_table() -> str:

@@ -58,7 +58,9 @@ class Small:
             (self.folder / name).symlink_to(ROOT / name)
 
     def runs(self, table="small/t"):
-        return tables.load_table(table).runs("mini")
+        """Those of the rows, then those of the constant answer: one for each seed."""
+        found = tables.load_table(table)
+        return found.runs("mini") + found.references("mini")
 
     def command(self, *options, config=(), where="laptop") -> list[str]:
         """Snakemake, told of the table by --config."""

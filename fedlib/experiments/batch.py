@@ -215,9 +215,9 @@ def chosen(ident: str, profile: str, seeds=None, only: str | None = None) -> lis
     table = tables.load_table(ident)
     planned = table.runs(profile, seeds) + table.references(profile, seeds)
     if only:
-        planned += tune.tries(table, profile)
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
-        planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)]
+        tries = [p for p in tune.tries(table, profile) if only == p.run.digest]     # of `fedlib tune`, one at a time
+        planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)] or tries
         if not planned:
             pick(f"row, method or digest of {ident}", only, names)
     if not planned:

@@ -37,7 +37,8 @@ def by_time(timed: dict[str, Page]) -> pd.DataFrame:
 
 
 def claims_by_time(timed: dict[str, Page]) -> pd.DataFrame:
-    """The claims in the paper's words: the printed margin (points), the verdict with its evidence at each time, a note.
+    """The claims in the paper's words: the printed margin (points), the verdict with its evidence at each time, why it
+    is no evidence as printed, a note.
 
     The margin is that of the claim's method over the best of those that it names.
     """
@@ -50,7 +51,7 @@ def claims_by_time(timed: dict[str, Page]) -> pd.DataFrame:
         column = page.printed.avg[claim["block"]]
         margins[claim["id"]] = f"{column[claim['better']] - column[claim['than']].max():+.2f}"
     column = {"printed": pd.Series(margins).reindex(first.index)} if margins else {}
-    return first[["says"]].assign(**column, **words, note=first.note)
+    return first[["says"]].assign(**column, **words, reason=first.reason, note=first.note)
 
 
 class Place(NamedTuple):

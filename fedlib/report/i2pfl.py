@@ -117,7 +117,8 @@ def curve(page: Page, setting: str, even: bool = False):
 def agreement(page: Page):
     """Our best value beside the paper's, by dataset; gain: how much it is above (points), paired by seed.
 
-    run: the values of the grid that have records. "not by chance": the gain's 95 % interval does not reach zero.
+    run: the values of the grid that have records. Ours is the best of several, so a gain whose 95 % interval leaves out
+    zero may still be luck.
     """
     lines, wide = {}, page.by()
     for block in page.ran:
@@ -128,7 +129,7 @@ def agreement(page: Page):
             mean, half = interval(gap)
             word = ("not in the paper" if theirs is None else "not run" if not len(gap)
                     else "the same value" if ours == theirs
-                    else "another, and not by chance" if mean > half else "another, not settled")
+                    else "another, its interval leaves out zero" if mean > half else "another, not settled")
             lines[page.titles[block]] = {"run": f"{runs.shape[1]} of {len(page.rows)}", "paper": theirs, "ours": ours,
                                          "gain": mean, "±": half, "n": len(gap), "our best is": word}
     frame = pd.DataFrame.from_dict(lines, orient="index").rename_axis("dataset")

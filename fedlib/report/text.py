@@ -46,7 +46,7 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
     """A frame to read. form: of fractions, or by column; words: text, so to the left; index: with the rows' names."""
     if not len(frame):
         return Markdown(EMPTY)
-    style = frame.style.set_table_attributes('class="dataframe"')
+    style = (frame if index else frame.reset_index(drop=True)).style.set_table_attributes('class="dataframe"')
     style = style.set_properties(**LEFT) if words else style
     numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None
     style = style.format(form, subset=numbers, na_rep="–") if numbers is not None else style.format(form, na_rep="–")

@@ -99,6 +99,18 @@ def standing(gaps) -> str:
     return "On average over the seeds (bold: outside of both intervals)\n\n" + "\n".join(lines)
 
 
+def doubts(names: list[str], results: Path | None = None) -> str:
+    """Why these differences are no evidence, in words, by setting; "" where nothing ran or nothing speaks against."""
+    from fedlib.engine import records
+    from fedlib.experiments import evidence, tables
+    table = tables.load_table("zoo/methods")
+    rows = evidence.of_rows(table, "mini", results or records.results_folder())
+    rows = rows[(rows.setting == "avg") & rows.row.isin({*names, *OTHERS})]
+    found = {block: "; ".join(evidence.faults(part.to_dict("records"))) for block, part in rows.groupby("block")}
+    lines = [f"- *{content['title']}*: {found[block]}." for block, content in table.blocks.items() if found.get(block)]
+    return "\n\nWhat speaks against these rows as evidence:\n\n" + "\n".join(lines) if lines else ""
+
+
 def entries(names: list[str]) -> str:
     """The entries of some methods, one after the other."""
     return "\n\n".join(map(entry, names))

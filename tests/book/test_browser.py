@@ -19,18 +19,20 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 OFFLINE = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking", "--force-color-profile=srgb"]
 MEGABYTE = 10**6
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(not PAGES, reason="no built book: make book")]
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+if not PAGES or not BROWSER:        # one line for them all
+    lacks = f"a browser ({', '.join(BROWSERS)})" if PAGES else "a built book: make book"
+    pytest.skip(f"no page is looked at: there is not {lacks}", allow_module_level=True)
+sync = pytest.importorskip("playwright.sync_api", reason="no page is looked at: needs the package playwright")
+
+pytestmark = pytest.mark.timeout(300)
 GROUPED = [pytest.param(p, marks=pytest.mark.xdist_group(f"pages {i % 4}")) for i, p in enumerate(PAGES)]
 
 
 @pytest.fixture(scope="module")
 def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if not found:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is here")
     with sync.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=OFFLINE)
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=OFFLINE)
         yield browser
         browser.close()
 

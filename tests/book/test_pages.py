@@ -1,6 +1,7 @@
 """Pages that read records, executed cell by cell in a fork of this process: seconds each, where a kernel takes ten.
 
-`make test` runs these in the place of nbval, which `make test-all` and the workflow use.
+`make test` executes each as it stands, which nbval does in `make test-all`; there the papers' pages are executed with
+the other profiles: mini has other columns, paper may have no records at all.
 """
 import json
 import multiprocessing
@@ -10,34 +11,49 @@ import sys
 import pytest
 from conftest import ROOT
 
+from fedlib.experiments import tables
+
 TRAINING = {"concepts", "method", "add_method", "own_data", "machines", "api", "datasets", "cost", "crosschecks"}
 PAGES = [p for p in sorted((ROOT / "notebooks").glob("*/*.ipynb")) if not {p.parent.name, p.stem} & TRAINING]
+OF_PAPERS = [p for p in PAGES if p.parent.name in tables.papers()]
 
 
-def execute(path, end):
-    """In a fork: run all cells; send what went wrong, or nothing."""
+def execute(path, given, end):
+    """In a fork: run all cells, `given` after the parameters; send what went wrong, or nothing."""
     os.environ["MPLBACKEND"] = "agg"
     from IPython.core.interactiveshell import InteractiveShell
     os.chdir(path.parent)
-    sys.stdout, shell = open(os.devnull, "w"), InteractiveShell.instance()
+    sys.stdout, shell, wrong = open(os.devnull, "w"), InteractiveShell.instance(), []
+    shell.showtraceback = lambda *args, **more: wrong.append(sys.exc_info()[1])     # of a cell, or of what it shows
     for cell in json.loads(path.read_text())["cells"]:
         if cell["cell_type"] == "code":
-            done = shell.run_cell("".join(cell["source"]), store_history=False, silent=True)
-            if not done.success:
-                return end.send(f"{cell['id']}: {done.error_in_exec or done.error_before_exec!r}")
+            after = given if "parameters" in cell["metadata"].get("tags", []) else ""
+            done = shell.run_cell("".join(cell["source"]) + after, store_history=False)
+            if wrong or not done.success:
+                return end.send(f"{cell['id']}: {wrong or done.error_before_exec!r}")
     end.send("")
+
+
+def executed(path, given=""):
+    pytest.importorskip("IPython")
+    import fedlib.report.page  # noqa: F401  loaded once, before the forks
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=execute, args=(path, given, there))
+    process.start()
+    said = here.recv() if here.poll(120) else "it does not end"
+    process.kill()
+    process.join()
+    assert not said, said
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_a_page_executes(path, request):
     if not request.config.getoption("--quick"):
         pytest.skip("nbval executes it")
-    pytest.importorskip("IPython")
-    import fedlib.report.page  # noqa: F401  loaded once, before the forks
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=execute, args=(path, there))
-    process.start()
-    said = here.recv() if here.poll(60) else "it does not end"
-    process.kill()
-    process.join()
-    assert not said, said
+    executed(path)
+
+
+@pytest.mark.parametrize("profile", ["mini", "paper"])
+@pytest.mark.parametrize("path", OF_PAPERS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_papers_page_reads_every_profile(path, profile):
+    executed(path, f'\nprofile = "{profile}"')

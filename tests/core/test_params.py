@@ -15,6 +15,8 @@ def test_mean_is_weighted_by_samples():
     found = params.mean(dicts, [tensor(3), tensor(1)])
     equal(found["a"], [2.0, 1.5])
     equal(found["b"], 7.0)
+    with pytest.raises(ValueError):
+        params.mean(dicts, [1])     # a client without a weight
 
 
 def test_sq_dist_and_its_gradient():
@@ -37,6 +39,15 @@ def test_norm_layers_are_found_by_type_and_by_name_some_are_missed(arch, layers,
     assert make("FedBN").private(net) == by_type and by_name < by_type
     lost = {k.rsplit(".", 1)[0] for k in by_type - by_name}
     assert len(lost) == missed and all(k.endswith("downsample.1") for k in lost)
+
+
+def test_buffers_are_what_is_not_trained():
+    net = build(Arch("resnet10", 4), 10, (3, 28, 28), 0)
+    found = params.buffers(net)
+    assert {k.rsplit(".", 1)[1] for k in found} == {"running_mean", "running_var", "num_batches_tracked"}
+    assert found == {k for k in params.names(net, params.NORM) if k not in dict(net.named_parameters())}
+    assert params.buffers(scalar_net(1.0)) == set() and params.names(net.body.bn1, params.NORM) == {
+        "weight", "bias", "running_mean", "running_var", "num_batches_tracked"}      # without a name before theirs
 
 
 def test_read_copies_floats_only_and_load_keeps_the_rest():

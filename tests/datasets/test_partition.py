@@ -1,15 +1,16 @@
 """From domains to clients: sizes, no sample twice, every class, and splits that do not overlap."""
+import dataclasses
 
 import pytest
 import torch
-from conftest import needs_raw, small_run
+from conftest import needs_raw, quiet, refusal, small_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib.core import settings as config
 from fedlib.core.errors import UserError
 from fedlib.core.seeds import generator
-from fedlib.datasets import prepare, splits
+from fedlib.datasets import feature_cache, prepare, splits
 from fedlib.datasets.partition import (
     Data,
     chunks,
@@ -26,6 +27,8 @@ from fedlib.datasets.partition import (
 from fedlib.datasets.prepare import TEST, TRAIN, VAL
 from fedlib.engine import records
 from fedlib.engine.loop import train
+from fedlib.methods.base import FedAvg, Protocol
+from fedlib.models.nets import Arch
 
 quick = settings(max_examples=60, deadline=None)
 labels = st.lists(st.integers(0, 3), min_size=12, max_size=60).map(torch.tensor)
@@ -84,6 +87,7 @@ def test_the_draw_is_keyed_by_the_seed():
     assert len(set(first)) == 5
     assert digests(0, domains=("scans", "blended"), clients=(2, 1)) == first[:3]
     assert digests(0, partition_seed=7) == digests(1, partition_seed=7) != first
+    assert digests(1, partition_seed=0) == first and {len(d) for d in first} == {12}
 
     prepared = prepare.load_set("tiny_digits")
     shares, _ = partition(Data(**tiny), prepared, 0)
@@ -119,6 +123,17 @@ def test_clients_hold_training_images_of_their_domain():
         assert len(images(c.train)) == 25 and set(c.train.y.tolist()) == set(range(10))
     assert federation.domains == ["scans", "blended", "printed", "street"]
     assert federation.clients[0].test is federation.clients[1].test and not federation.own_tests
+
+
+def test_clients_hold_the_frozen_head_of_their_domain():
+    feature_cache.ensure_features("tiny_digits", None, "mini_clip", say=quiet)
+    spec = {"name": "tiny_digits", "encoder": "mini_clip", "clients": (2, 1, 1, 1)}
+    federation, plain = (federate(Data(**spec, head=head), 0) for head in ("texts", ""))
+    heads = {c.domain: c.head for c in federation.clients}
+    assert federation.clients[0].head is federation.clients[1].head and {h.shape for h in heads.values()} == {(10, 128)}
+    assert len({tuple(h.flatten().tolist()) for h in heads.values()}) == 4
+    assert torch.equal(federation.head, torch.stack(list(heads.values())).mean(0))
+    assert plain.head is None and all(c.head is None for c in plain.clients)
 
 
 def test_public_images_are_in_no_split():
@@ -186,6 +201,24 @@ def test_every_partition_keeps_apart_what_must_be(domains, kind, seed):
         assert others == {partition_digest(shares)}           # file order: the same for every seed
     every = sum(int((prepared.tensors[f"d{i}/part"] == TRAIN).sum()) for i in range(2))
     assert (len(flat(shares, "train")) == every) == (spec.fraction == 1)
+
+
+PINNED = [({"clients": (1, 1)}, "ed33d565db0f"), ({"clients": (2, 3), "fraction": 0.3}, "e4253d9175b4"),
+          ({"clients": (2, 2), "pool": 0.5}, "a00198d034ed"), ({"mixed": 0.3}, "1c70b1c1afd4"),
+          ({"chunks": "disjoint", "clients": (2, 2)}, "688c8833f3a3"),
+          ({"chunks": "released", "clients": (3, 2)}, "024d9a035d37"),
+          ({"dirichlet": 0.5, "clients": (3, 2), "minimum": 2}, "0183c7579f08"),
+          ({"pathological": 2, "clients": (4, 4)}, "2c1763bde781"),
+          ({"pathological": 2, "clients": (4, 4), "balanced": False, "minimum": 1}, "b46ded1a6817"),
+          ({"tuning": 0.3}, "0ba53ca4ddc9")]
+
+
+@pytest.mark.parametrize("kind, digest", PINNED)
+def test_what_a_partition_draws_is_pinned(kind, digest):
+    """If this fails, every committed record that was divided so is of other clients."""
+    prepared = made_up([[(k * k % 4, p) for k in range(20) for p in (TRAIN, TRAIN, TEST)],
+                        [(k % 3, (TRAIN, TRAIN, TEST)[k % 7 % 3]) for k in range(60)]])
+    assert partition_digest(partition(Data("any", **kind), prepared, 5)[0]) == digest
 
 
 def test_chunks_by_hand():
@@ -290,6 +323,38 @@ def test_later_fields_leave_old_digests_alone():
     assert set(config.spec(Data())) == old
     assert set(config.spec(Data(dirichlet=0.1, split="feddeap"))) == old | {"dirichlet", "split"}
     assert small_run(data={"partition_seed": 3}).digest != small_run().digest == small_run(data={"chunks": ""}).digest
+
+
+def test_the_defaults_of_later_fields_stay():
+    """A digest leaves them out: another default would change what old records mean, and no name would say it."""
+    def later(cls):
+        return {f.name: f.default for f in dataclasses.fields(cls) if f.metadata.get("later")}
+    assert later(Protocol) == {
+        "order": "random", "participation_low": 0.0, "stop": "accuracy", "keep_optimiser": False, "warmup": 0,
+        "initial": False, "least_batch": 2, "cross": False}
+    assert later(Data) == {
+        "normalise": "imagenet", "split": "published", "mixed": 0.0, "chunks": "", "dirichlet": 0.0, "minimum": 10,
+        "pathological": 0, "balanced": True, "partition_seed": -1, "pool": 1.0, "tuning": 0.0, "encoder": "",
+        "head": ""}
+    assert later(FedAvg) == {"weights": "samples"} and later(Arch) == {"head": "linear", "start": "random"}
+
+
+@pytest.mark.parametrize("changes", [
+    {"partition_seed": -2}, {"clients": (0,)}, {"minimum": 0}, {"fraction": 1.01}, {"mixed": 1}, {"pool": 1.01},
+    {"tuning": 0.91}, {"name": "a/b"}, {"name": "a" * 61}, {"rounds": 0}, {"epochs": 0}, {"batch": 0},
+    {"participation": 1.01}, {"participation_low": 1.01}, {"momentum": -0.1}])
+def test_a_setting_beyond_its_bounds_is_refused(changes):
+    data = {k: v for k, v in changes.items() if k in config.fields(Data)}
+    refusal(lambda: small_run(data=data, **{k: v for k, v in changes.items() if k not in data}), next(iter(changes)))
+
+
+def test_a_setting_at_its_bounds_is_taken():
+    data = {"partition_seed": -1, "clients": (1, 1, 1, 1), "minimum": 1, "fraction": 1, "mixed": 0.99, "pool": 1,
+            "tuning": 0.9, "name": "a" * 60}
+    protocol = {"rounds": 1, "epochs": 1, "batch": 1, "participation": 1, "participation_low": 1, "momentum": 0}
+    run = small_run(data=data, **protocol)
+    assert all(getattr(run.data, k) == v for k, v in data.items())
+    assert all(getattr(run.protocol, k) == v for k, v in protocol.items())
 
 
 @pytest.mark.parametrize("changes, words", [

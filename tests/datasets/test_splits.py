@@ -42,6 +42,20 @@ def test_every_rule_keeps_its_parts_apart_and_is_the_same_each_time(rule):
     assert set(d.y[parts.train].tolist()) == {0, 1, 2, 3}
 
 
+DRAWN = {"published": "6e0638ce33f1", "mpft": "f0abfdfdc635", "mpft_pacs": "b8ac473dedf9",
+         "mpft_pacs_public": "df6efaed38ae", "mpft_pacs_printed": "faddf24b7a48", "mpft_pacs_released": "a90c770d34db",
+         "mpft_pacs_released_public": "38604f9b5da0", "feddeap": "83d930b30e27", "fedpall_office": "071de3865748",
+         "fedpall_pacs": "071de3865748", "fedpall_digits": "3daa6b7d71e9", "feddtr": "6211943715a8",
+         "feddtr_pacs": "6211943715a8", "feddtr_digits": "ee3e96cf3143", "feddtr_digits_released": "05205d5b649f"}
+
+
+def test_what_a_rule_draws_is_pinned():
+    """If this fails, every committed record with such a split is of another one."""
+    of = {rule: domain(next(iter(RULES[rule].sets), "any"), "usps", val=10) for rule in DRAWN}
+    assert {rule: split_digest(split(rule, d)) for rule, d in of.items()} == DRAWN
+    assert set(RULES) - set(DRAWN) == {"feddeap_pacs_released"}     # of PACS's own files
+
+
 def test_a_digest_changes_with_any_index():
     parts = split("published", domain())
     moved = parts._replace(train=parts.train[1:], val=parts.train[:1])
@@ -92,6 +106,35 @@ def test_a_stored_split_wants_the_same_files():
     assert counts == {"photo": (1670, 337), "art_painting": (2048, 411), "cartoon": (2344, 471), "sketch": (3929, 788)}
     with pytest.raises(UserError, match="names the files of the complete pacs; the prepared photo has others"):
         split("feddeap_pacs_released", domain("pacs", "photo"))
+
+
+def test_a_stored_split_by_hand(tmp_path, monkeypatch):
+    """One bit for each sample, 1 is test: 0x16 is 010110."""
+    monkeypatch.setattr(splits, "STORED", tmp_path)
+    monkeypatch.setitem(RULES, "s", splits.Rule("", "", splits.stored("s")))
+    tensors = {"photo/y": torch.zeros(6).long(), "photo/part": torch.zeros(6, dtype=torch.uint8)}
+
+    def parts(names="00ff", **changes):
+        kept = {"samples": 6, "names": "00ff", "test": "16"} | changes
+        (tmp_path / "s.json").write_text(json.dumps({"domains": {"photo": kept}}))
+        prepared = prepare.Prepared({"domains": {"photo": {}}, "names": {"photo": names}}, tensors)
+        return [p.tolist() for p in parts_of(Data("pacs", split="s"), prepared, "photo")]
+    assert parts() == [[0, 2, 5], [], [1, 3, 4]] and parts(test="3e") == [[5], [], [0, 1, 2, 3, 4]]
+    assert parts(test="0") == [[0, 1, 2, 3, 4, 5], [], []]
+    for changes, words in (({"names": "00fe"}, "names the files of the complete pacs"), ({"samples": 7}, "files of"),
+                           ({"test": "40"}, "more bits than samples"), ({"test": "-1"}, "more bits than samples"),
+                           ({"test": "x"}, "is not a stored split")):
+        with pytest.raises(UserError, match=words):
+            parts(**changes)
+
+
+def test_feddtr_takes_so_many_digits():
+    """At most 25,000 train and 9,000 test samples; as released 30 training samples of USPS are 120."""
+    large = domain("digits", "mnist", classes=2, train=13_000, test=4_600)
+    assert [len(p) for p in split("feddtr_digits", large)] == [34_000, 0, 0]
+    small = domain("digits", "usps", classes=2, train=15, test=4)
+    assert [len(split(rule, small).train) for rule in ("feddtr_digits", "feddtr_digits_released")] == [38, 128]
+    assert len(split("feddtr_digits_released", small._replace(name="svhn")).train) == 38
 
 
 def test_stratified_is_scikit_learns():

@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import small_paper
 
@@ -88,6 +89,7 @@ def test_an_interval_that_ends_at_zero_does_not_lie_above():
     (dict(new=[60, 61], x=[50, 51]), "only 2 seeds"),
     (dict(new=[60], x=[50]), "only 1 seed"),
     (dict(new=[60, 70, 50], x=[50, 75, 51], constant=45), "as wide as the whole column"),
+    (dict(new=[60, 70, 50, 61], x=[50, 75, 51, 70], constant=45), "as wide as the whole column"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=None), "the constant answer was not run"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=52), "not above the constant answer: x"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=50), "not above the constant answer: x"),
@@ -105,6 +107,21 @@ def test_just_settled_and_just_not():
     assert evidence.rise(curve(51.0)) == 1.0 and not evidence.rise(curve(51.0)) > evidence.STILL
     assert evidence.rise(curve(51.1)) > evidence.STILL
     assert math.isnan(evidence.rise(curve(50.0)[:1])) and evidence.rise(curve(40.0)) == -10
+
+
+def test_the_last_fifth_of_a_curve_and_its_largest_loss():
+    """Of 20 rounds the last four, minus the four before; of two rounds the last. Round 0 is a test before training."""
+    def curve(*values):
+        return [{"round": i, "acc": {"a": v - 1, "b": v + 1}} for i, v in enumerate(values)]
+    assert evidence.rise(curve(*[90] * 13, *[40, 50, 60, 70], *[61, 62, 63, 70])) == 64 - 55
+    assert evidence.rise(curve(0, 40, 50)) == 10 and evidence.rise(curve(*[5] * 13, 30, 31)) == 30.5 - 5
+    assert evidence.highest_loss([{"train_loss": 2.0}, {"train_loss": -5.0}, {}]) == 5
+
+
+def test_of_one_seed_nothing_is_known(case):
+    assert case.fill(new=[60], x=[50]).reason == "only 1 seed"
+    line = evidence.of_rows(case.table, "mini", case.results).set_index(["setting", "row"]).loc["avg", "new"]
+    assert line.learned is None and line.above == 50 and math.isnan(line.half)
 
 
 def test_untuned_rows_are_no_evidence_but_in_the_papers_own_experiment(case):
@@ -141,6 +158,14 @@ def test_one_of_many_rivals_must_be_clearly_above():
     assert claims.decided({"x": gaps}) == (CONTRADICTED, "x")
     easy = {f"r{i}": np.array([5.0, 6.0, 9.0, 1.0]) for i in range(40)}
     assert claims.decided({"x": gaps} | easy)[0] == UNDECIDED
+
+
+def test_the_p_value_of_a_claim_over_several_rivals():
+    """The largest where all lie above; where one does not, the smallest of those below times the number of rivals."""
+    clearly, barely, below = (pd.Series(s) for s in ([1.0, 1.2, 1.1], [0.2, 0.9, 0.1], [-1.0, -1.2, -0.5]))
+    assert claims.compared({"x": clearly, "y": barely})["p"] == claims.p_value(barely) > claims.p_value(clearly)
+    assert claims.compared({"x": clearly, "y": below, "z": barely})["p"] == 3 * claims.p_value(below)
+    assert claims.compared({"x": pd.Series([-1.0, 1.0, 0.0]), "y": clearly})["p"] == 1
 
 
 def test_the_size_of_a_difference_is_judged_apart(case):

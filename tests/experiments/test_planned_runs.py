@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fedlib.experiments import tables
+from fedlib.experiments import tables, tune
 
 KEPT = Path(__file__).with_name("planned_runs.json")
 ROOT = Path(__file__).resolve().parents[2]      # conftest has it too, but this is a program as well
-THIRD = "of a third seed, which figure 4 of I2PFL once drew"
 # What lies below results/ and belongs to no planned run, and why.
 NAMED = {"crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
-         "bench/amd-epyc-family-25-model-17-avx512-2-cores.bench": "of `fedlib bench`, one file for each machine",
-         "mini_digits/FPL-0e7c05318ace.features": THIRD, "mini_digits/FedAvg-ade4fea1a3b1.features": THIRD,
-         "mini_digits/I2PFL-f785ffb33466.features": THIRD}
+         "bench/amd-epyc-family-25-model-17-avx512-2-cores.bench": "of `fedlib bench`, one file for each machine"}
 
 
 def planned(ident: str) -> dict[str, list]:
@@ -51,7 +48,8 @@ def test_every_committed_record_belongs_to_a_planned_run():
     if listed.returncode:
         pytest.skip("needs the git repository to know what is committed")
     wanted = {file.as_posix() for table in map(tables.load_table, tables.idents()) for profile in tables.PROFILES
-              for p in table.runs(profile) for file in p.files(Path("results"))}
+              for p in [*table.runs(profile), *table.references(profile), *tune.tries(table, profile)]
+              for file in p.files(Path("results"))}
     left = {name.removeprefix("results/") for name in listed.stdout.splitlines() if name not in wanted}
     assert left == set(NAMED)
 

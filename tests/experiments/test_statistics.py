@@ -23,7 +23,16 @@ def test_intervals_and_p_values_are_scipys(sample):
 
 def test_p_values_of_samples_without_noise():
     assert statistics.p_value([0.0, 0.0]) == 1 and statistics.p_value([2.0, 2.0, 2.0]) == 0
+    assert statistics.p_value([-2.0, -2.0]) == 0
     assert np.isnan(statistics.p_value([1.0])) and np.isnan(statistics.p_value([]))
+    mean, half = statistics.interval([3.0])
+    assert mean == 3 and np.isnan([half, *statistics.interval([])]).all()
+
+
+def test_the_interval_of_two_means_is_scipys():
+    first, second = [1.0, 2.0, 4.5, 3.0], [2.0, 9.0, 4.0, 0.5]
+    low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert statistics.welch(*(np.std(s, ddof=1) for s in (first, second)), 4) == pytest.approx((high - low) / 2)
 
 
 def test_holm_is_statsmodels():
@@ -38,7 +47,12 @@ def test_holm_is_statsmodels():
     (2.0, 1.0, 5, 0.9089), (1.0, 1.0, 10, 0.8031), (0.5, 1.0, 20, 0.5645)])
 def test_power_is_that_of_the_t_test(effect, sd, n, printed):
     """statsmodels.stats.power.TTestPower().power(effect / sd, n, 0.05), version 0.15."""
-    assert statistics.power(effect, sd, n) == pytest.approx(printed, abs=1e-4)
+    assert statistics.power(effect, sd, n) == statistics.power(-effect, sd, n) == pytest.approx(printed, abs=1e-4)
+
+
+def test_power_of_one_difference_and_without_noise():
+    assert statistics.power(5.0, 1.0, 1) == 0 == statistics.power(0.0, 0.0, 3)
+    assert statistics.power(0.1, 0.0, 2) == 1 and 0 < statistics.power(5.0, 1.0, 2) < 1
 
 
 def test_power_by_simulation():
@@ -65,13 +79,15 @@ def test_power_and_the_least_difference_at_another_level():
 
 
 def test_seeds_needed_are_the_fewest():
-    for effect in (0.3, 1.0, 2.5):
+    for effect in np.linspace(0.2, 3, 15):
         n = statistics.seeds_needed(effect, 1.0)
         assert statistics.power(effect, 1.0, n) >= 0.8 > statistics.power(effect, 1.0, n - 1)
-        assert statistics.least_difference(1.0, n) <= effect
+        assert type(n) is int and statistics.least_difference(1.0, n) <= effect
     assert statistics.seeds_needed(0.0, 1.0) == 0 == statistics.seeds_needed(0.01, 1.0)
     assert statistics.seeds_needed(1.0, 0.0) == 2 and statistics.seeds_needed(float("nan"), 1.0) == 0
     assert statistics.power(statistics.least_difference(2.0, 3), 2.0, 3) == pytest.approx(0.8, abs=1e-3)
+    assert np.isnan([statistics.least_difference(1.0, 1), statistics.least_difference(float("nan"), 5)]).all()
+    assert statistics.power(statistics.least_difference(1.0, 2), 1.0, 2) == pytest.approx(0.8, abs=1e-3)
 
 
 # methods over datasets

@@ -216,6 +216,7 @@ def test_most_rows_still_rise_and_none_is_tuned(board):
 
 
 def test_what_the_figures_show(board, found):
+    # fig-standing, fig-profiles
     outside = {m: bool(r["mean"] > 0) for m, r in found.iterrows() if abs(r["mean"]) > r.half}
     assert outside == {"FedProto": True, "APFL": True, "FedPHP": True, "DBE": True, "FedPLVM": False,
                        "PerFedAvg": False}

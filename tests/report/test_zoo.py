@@ -38,6 +38,14 @@ def test_bold_is_outside_of_both_intervals(tmp_path, planned):
     assert said.count("above both: **Ditto**; above neither: **FedAMP**.") == 2
 
 
+def test_what_speaks_against_the_rows_as_evidence(tmp_path, planned):
+    assert zoo.doubts(["Ditto"], tmp_path) == ""
+    given = {"FedAvg": 50, "Local": 40, "Ditto": 55}
+    fill(tmp_path, planned, lambda p: given[p.row] + p.seed if p.row in given and p.block == "labels" else None)
+    said = zoo.doubts(["Ditto"], tmp_path).splitlines()
+    assert "no row is tuned" in said[-1] and said[-1].startswith("- *label skew*: ") and "domain shift" not in said[-2]
+
+
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_every_method_has_an_entry_with_its_equation_settings_limit_and_source(name):
     text = zoo.entry(name)

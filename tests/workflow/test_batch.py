@@ -43,23 +43,25 @@ def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_
         (p.run.digest, [str(p.run.path(tmp_path))], [] if p is one else [str(p.run.path(tmp_path))])
         for p in (one, *others)]
     assert found["runs"][1]["failure"] == str(failures.path(others[0].run, tmp_path))
-    assert fedlib("plan", "small/t", "--results", tmp_path, "--seeds", 0)[1].splitlines() == [
-        f"done     {one.run.digest} FedAvg, b, seed 0", f"missing  {others[0].run.digest} FedProx, b, seed 0"]
+    assert fedlib("plan", "small/t", "--results", tmp_path, "--seeds", 0)[1].splitlines()[:3] == [
+        f"done     {one.run.digest} FedAvg, b, seed 0", f"missing  {others[0].run.digest} FedProx, b, seed 0",
+        f"missing  {others[-2].run.digest} constant answer, b, seed 0"]
     assert fedlib("plan", "small/t", "--profile", "ligth")[0] == 2
 
 
 def test_a_measure_that_is_missing_beside_a_record_is_planned(small, fedlib, tmp_path):
-    one, = small.runs("small/f")
-    loop.train(one.run, tmp_path)
-    run, = json.loads(fedlib("plan", "small/f", "--results", tmp_path, "--json")[1])["runs"]
-    assert run["missing"] == [str(one.run.beside(tmp_path, "features"))]
+    one, constant = small.runs("small/f")
+    for p in (one, constant):
+        loop.train(p.run, tmp_path)
+    run, done = json.loads(fedlib("plan", "small/f", "--results", tmp_path, "--json")[1])["runs"]
+    assert run["missing"] == [str(one.run.beside(tmp_path, "features"))] and not done["missing"]
 
 
 # Snakemake
 
 @snakemake
 def test_a_dry_run_names_exactly_the_missing_records(small):
-    _, two, three, _ = planned = small.runs()
+    _, two, three, *_ = planned = small.runs()
     for p in (two, three):
         loop.train(p.run, small.results)
     said = small.snakemake("-n")
@@ -79,7 +81,7 @@ def test_a_table_is_trained_once_and_edits_of_the_code_train_nothing_again(small
     for p in small.runs()[:2]:
         assert numbers(records.read_record(p.run.path(small.results))) == result(p.run, tmp_path / "alone")
     kept = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in small.results.glob("*/*.json")}
-    assert len(kept) == 2
+    assert len(kept) == 3
     snakefile = small.folder / "workflow/Snakefile"
     snakefile.write_text(snakefile.read_text().replace("rm -f {params", "true; rm -f {params"))
     for path in (tmp_path / "code").rglob("*.py"):
@@ -118,7 +120,8 @@ record.write_text("whole")
 @snakemake
 @pytest.mark.parametrize("kind,calls", [("memory", 2), ("bug", 1)])
 def test_too_little_memory_is_worth_a_retry(small, tmp_path, kind, calls):
-    one, = small.runs("small/f")
+    one, constant = small.runs("small/f")
+    loop.train(constant.run, small.results)
     paths = [str(tmp_path / "called"), str(failures.path(one.run, small.results)), str(one.run.path(small.results))]
     (tmp_path / "once.py").write_text(FAILS_ONCE.format(program=str(tmp_path / "program.py"), paths=paths, kind=kind))
     small.fedlib = f"{sys.executable} {tmp_path / 'once.py'}"
@@ -139,7 +142,8 @@ def test_a_run_that_time_stopped_is_continued_by_a_retry(small, tmp_path):
 
 @snakemake
 def test_a_measure_is_made_beside_a_record_that_stays(small, tmp_path):
-    one, = small.runs("small/f")
+    one, constant = small.runs("small/f")
+    loop.train(constant.run, small.results)
     record = loop.train(one.run, small.results)
     before = record.stat().st_mtime_ns, record.read_bytes()
     done = small.snakemake("--cores", 1, config=["table=small/f"])
@@ -160,8 +164,9 @@ def test_the_pages_of_a_table_are_executed_when_its_records_are_there(small):
     executed = nbformat.read(small.folder / "build/batch/mini/small/t.ipynb", 4)
     assert executed.cells[-1].outputs[0].text == f"mini read {small.results}\n"
     assert "rule page:" not in small.snakemake("-n", config=["table=small/t", "seeds=0"]).stdout
-    run = small.runs()[0].run
-    records.write_record(run.path(small.results), {"run": run.spec, "rounds": [{"acc": {"a": 1}}], "made": {}})
+    path = small.runs()[0].run.path(small.results)
+    record = records.read_record(path)
+    records.write_record(path, record | {"rounds": record["rounds"][::-1]})
     assert "rule page:" in small.snakemake("-n", config=["table=small/t", "seeds=0"]).stdout
 
 
@@ -171,7 +176,7 @@ def test_what_the_other_profiles_start(small, where, words):
     asked = ["-n", "-p", "--cores", "2"] if where == "gpu" else ["-n", "-p", "--executor", "dryrun"]
     said = small.snakemake(*asked, "records", config=["table=small/t", "per_gpu=2"], where=where)
     assert said.returncode == 0, said.stdout
-    assert words in said.stdout and "--device cuda" in said.stdout and len(planned_jobs(said.stdout)) == 4
+    assert words in said.stdout and "--device cuda" in said.stdout and len(planned_jobs(said.stdout)) == 6
 
 
 @snakemake

@@ -13,6 +13,8 @@ from conftest import ROOT
 
 from fedlib.experiments import tables
 
+LOADED = ["IPython", "scipy.stats", "seaborn", "sklearn.manifold", "torch._dynamo", "fedlib.experiments.batch",
+          "fedlib.report.page", "fedlib.report.plots", "fedlib.report.zoo"]
 TRAINING = {"concepts", "method", "add_method", "own_data", "machines", "api", "datasets", "cost", "crosschecks"}
 PAGES = [p for p in sorted((ROOT / "notebooks").glob("*/*.ipynb")) if not {p.parent.name, p.stem} & TRAINING]
 OF_PAPERS = [p for p in PAGES if p.parent.name in tables.papers()]
@@ -35,8 +37,8 @@ def execute(path, given, end):
 
 
 def executed(path, given=""):
-    pytest.importorskip("IPython")
-    import fedlib.report.page  # noqa: F401  loaded once, before the forks
+    for name in LOADED:         # once, before the forks
+        pytest.importorskip(name)
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=execute, args=(path, given, there))
     process.start()

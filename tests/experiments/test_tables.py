@@ -31,6 +31,7 @@ PLAIN = {"method": "FedProx", "values": {"mu": 0.1}, "data": {"name": "mini_digi
 def test_a_pinned_digest():
     """If this fails, every committed record has lost its name."""
     assert plan(**PLAIN).digest == "ad7afc594e51"
+    assert plan("FedAvg", {}, {}, {}, {}, 0).digest == "400843c622d1"       # every field at its default
 
 
 CHANGES = [("method", None, "FedAvg"), ("seed", None, 1), ("values", "mu", 0.2)]

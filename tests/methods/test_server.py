@@ -224,6 +224,16 @@ def test_fedheal_masks_entries_that_change_their_sign():
         server = server_of("FedHEAL", {"tau": 0.6, "window": window})
         assert [server.mask("0", {"a": tensor(s)})["a"].int().tolist() for s in signs] == wanted
         assert server.mask("1", {"a": tensor([-1.0])})["a"].item()      # another client has a past of its own
+    server = server_of("FedHEAL", {"tau": 0.6})         # an entry that stood still did not fall
+    assert [server.mask("0", {"a": tensor(s)})["a"].tolist() for s in ([0.0, 0.0], [1.0, -1.0])][1] == [True, False]
+
+
+def test_fedheal_where_nobody_moves():
+    """Every mask is 0 or every update is: the shares of 0 are equal, not undefined."""
+    server = server_of("FedHEAL")
+    uploads = {"0": {"n": tensor(1)}, "1": {"n": tensor(1)}}
+    for _ in range(2):
+        equal(server.fair(uploads, [tensor(0.0), tensor(0.0)]), [0.5, 0.5])
 
 
 def test_fedheal_moves_weights_to_clients_that_moved_far():

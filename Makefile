@@ -10,6 +10,7 @@ PY := $(VENV)/bin/python
 STEP := $(PYTHON) workflow/step.py
 INSTALLED := $(VENV)/.fedlib-installed
 BATCH := $(VENV)/.fedlib-batch-installed
+MUTANTS := $(VENV)/.fedlib-mutants-installed
 RESULTS := build/reproduced
 # Training is renewed when what it depends on has changed: fedlib's sources, by content.
 SOURCES := $(shell find fedlib data_scripts -type f \( -name '*.py' -o -name '*.toml' \) | LC_ALL=C sort | xargs cat | cksum | tr ' ' '-')
@@ -24,7 +25,7 @@ STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test test-all book check-book pdf bench batch lint address clean install
+.PHONY: help reproduce test test-all book check-book pdf bench batch mutants lint address clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -71,6 +72,9 @@ batch: $(BATCH) ## train what a table lacks and execute its pages, with Snakemak
 	@$(PY) -m snakemake $(TARGET) -s workflow/Snakefile --profile workflow/profiles/$(WHERE) $(if $(JOBS),--jobs $(JOBS)) \
 	  --config table=$(TABLE) profile=$(PROFILE) where=$(WHERE) $(if $(SEEDS),seeds=$(SEEDS)) $(CONFIG) $(ARGS)
 
+mutants: $(MUTANTS) ## change the code that decides, place by place, and see whether the tests notice
+	@OMP_NUM_THREADS=1 $(STEP) "Mutants" --progress '^» (.*)' --show '^(fedlib/|  line |    [-+] |[0-9]+ of )' -- $(PY) workflow/mutants.py $(ARGS)
+
 lint: $(INSTALLED) ## check the style only
 	@$(PY) -m ruff check .
 
@@ -95,6 +99,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(BATCH): $(INSTALLED)
 	@$(STEP) "Install Snakemake" -- \
 	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[batch]'
+	@touch $@
+
+$(MUTANTS): $(INSTALLED)
+	@$(STEP) "Install cosmic-ray" -- \
+	  $(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[mutants]'
 	@touch $@
 
 # A run that was stopped continues where it was; other sources start an empty folder.

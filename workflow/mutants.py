@@ -45,7 +45,7 @@ GUARDS = {      # module: its tests, the most telling first
     "methods/server": "methods/test_server",
     "experiments/statistics": "experiments/test_statistics",
     "experiments/evidence": "experiments/test_claims",
-    "experiments/claims": "experiments/test_claims",
+    "experiments/claims": "experiments/test_claims experiments/test_tables",
     "datasets/splits": "datasets/test_splits",
     "datasets/partition": "datasets/test_partition datasets/test_splits",
     "engine/checkpoint": "engine/test_checkpoint",

@@ -79,9 +79,9 @@ def seeds_needed(effect: float, sd: float) -> int:
         return 0
     low, high = 2, 2
     while power(effect, sd, high) < POWER:
-        low, high = high, 2 * high
-        if high > MOST:
+        if high == MOST:
             return 0
+        low, high = high, min(2 * high, MOST)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if power(effect, sd, middle) >= POWER else (middle + 1, high)

@@ -50,8 +50,9 @@ def unpack(block: bytes, expected: dict[str, Entry], rows: int, classes: int) ->
     lengths = {}
     for name, tensor in flat.items():
         entry, shape = expected[name], tuple(tensor.shape)
-        fits = shape[1:] == entry.shape[1:] and shape[0] <= most if entry.rows else shape == entry.shape
-        if str(tensor.dtype) != entry.dtype or len(shape) != len(entry.shape) or not fits:
+        fits = len(shape) == len(entry.shape) and (
+            shape[1:] == entry.shape[1:] and shape[0] <= most if entry.rows else shape == entry.shape)
+        if str(tensor.dtype) != entry.dtype or not fits:
             raise UserError(f"'{name}' in a message is {_words(tensor.dtype, shape)}, not "
                             f"{_words(entry.dtype, ('any', *entry.shape[1:]) if entry.rows else entry.shape)}")
         if entry.rows and lengths.setdefault(entry.rows, shape[0]) != shape[0]:

@@ -132,6 +132,7 @@ def test_feddtr_takes_so_many_digits():
     """At most 25,000 train and 9,000 test samples; as released 30 training samples of USPS are 120."""
     large = domain("digits", "mnist", classes=2, train=13_000, test=4_600)
     assert [len(p) for p in split("feddtr_digits", large)] == [34_000, 0, 0]
+    assert split_digest(split("feddtr_digits", large)) == "76a0476fb695"     # which of them: drawn
     small = domain("digits", "usps", classes=2, train=15, test=4)
     assert [len(split(rule, small).train) for rule in ("feddtr_digits", "feddtr_digits_released")] == [38, 128]
     assert len(split("feddtr_digits_released", small._replace(name="svhn")).train) == 38

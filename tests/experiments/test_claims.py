@@ -160,6 +160,21 @@ def test_one_of_many_rivals_must_be_clearly_above():
     assert claims.decided({"x": gaps} | easy)[0] == UNDECIDED
 
 
+def test_the_rival_that_decides_is_the_one_that_comes_nearest():
+    far, near, wide = np.array([9.0, 9.1, 9.2]), np.array([1.0, 1.1, 1.2]), np.array([4.0, 5.0, 6.0])
+    for gaps in ({"far": far, "near": near}, {"near": near, "far": far}):
+        assert claims.decided(gaps) == (SUPPORTED, "near")
+    assert claims.decided({"near": near + 2, "wide": wide}) == (SUPPORTED, "wide")      # 5 - 2.5 is less than 3.1 - 0.2
+    assert claims.decided({"far": -far, "near": -near}) == (CONTRADICTED, "far")
+
+
+def test_a_printed_difference_has_a_sign(case):
+    claim = case.table.claims[0]
+    assert claims.printed_difference(claim, "x", case.table) == 2
+    assert claims.printed_difference(claim | {"better": "x"}, "new", case.table) == -2
+    assert math.isnan(claims.printed_difference(claim | {"setting": "scans"}, "x", case.table))
+
+
 def test_the_p_value_of_a_claim_over_several_rivals():
     """The largest where all lie above; where one does not, the smallest of those below times the number of rivals."""
     clearly, barely, below = (pd.Series(s) for s in ([1.0, 1.2, 1.1], [0.2, 0.9, 0.1], [-1.0, -1.2, -0.5]))
@@ -247,6 +262,24 @@ def test_a_claim_is_judged_by_the_strongest_profile_that_decides_it(tmp_path, mo
     line = every.loc["table2-pacs-contrastive-moon"]
     assert (line.profile, line.verdict) == ("paper", CONTRADICTED)
     assert every.loc["table3-pacs-best"].profile == ""      # of a table that has no records
+
+
+def test_a_profile_that_decides_goes_before_a_stronger_one_that_does_not(tmp_path, monkeypatch):
+    """Two seeds on lite are no evidence; three on mini are; three on lite go before them."""
+    lite = small_paper.content("", protocol="rounds = 5").split("[blocks.b.mini]")[1].split("[tables.t]")[0]
+    text = small_paper.content(ROWS, range(3), "rounds = 4, lr = 0.05", f"[blocks.b.lite]{lite}" + CLAIMS)
+    small_paper.use(tmp_path, monkeypatch, text, PRINTED)
+    table, results = tables.load_table("small/t"), tmp_path / "results"
+
+    def judged(profile, seeds):
+        runs = [p for p in (*table.runs(profile), *table.references(profile)) if p.seed in seeds]
+        values = {"new": 60.0, "x": 50.0, tables.CONSTANT: 10.0}
+        small_paper.fill(results, runs, lambda p: values.get(p.row, 40.0) + p.seed)
+        line = judge_all(results).set_index("id").loc["over-x"]
+        return line.profile, line.verdict
+    assert judged("lite", (0, 1)) == ("lite", NOT_EVIDENCE)
+    assert judged("mini", (0, 1, 2)) == ("mini", SUPPORTED)
+    assert judged("lite", (2,)) == ("lite", SUPPORTED)
 
 
 # what the command line says

@@ -84,6 +84,7 @@ def test_seeds_needed_are_the_fewest():
         assert statistics.power(effect, 1.0, n) >= 0.8 > statistics.power(effect, 1.0, n - 1)
         assert type(n) is int and statistics.least_difference(1.0, n) <= effect
     assert statistics.seeds_needed(0.0, 1.0) == 0 == statistics.seeds_needed(0.01, 1.0)
+    assert statistics.seeds_needed(0.1146, 1.0) == 600 and statistics.seeds_needed(0.0887, 1.0) == 1000
     assert statistics.seeds_needed(1.0, 0.0) == 2 and statistics.seeds_needed(float("nan"), 1.0) == 0
     assert statistics.power(statistics.least_difference(2.0, 3), 2.0, 3) == pytest.approx(0.8, abs=1e-3)
     assert np.isnan([statistics.least_difference(1.0, 1), statistics.least_difference(float("nan"), 5)]).all()

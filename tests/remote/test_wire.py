@@ -65,6 +65,7 @@ def test_there_may_be_as_many_rows_as_classes_where_there_are_fewer_samples():
     ({"z": torch.zeros(ROWS - 1, 3)}, "rows, others of it "),
     ({"y": tensor([0, 1, 2, 3, 4, 5])}, "'y' in a message is not within 0 and 4"),
     ({"y": tensor([0, 1, 2, 3, 4, -1])}, "'y' in a message is not within 0 and 4"),
+    ({"y": tensor(0)}, "'y' in a message is int64 (), not int64 ('any',)"),
     ({"seen": {"a": torch.ones(3).bool()}}, "'seen/a' in a message is bool (3,), not bool (2,)"),
     ({"params": {"w": torch.ones(300, 300)}}, "bytes is larger than any of this run")])
 def test_what_lies_beyond_is_refused(changes, words):

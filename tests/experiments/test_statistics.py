@@ -104,5 +104,5 @@ def test_methods_against_a_control_over_datasets():
 def test_second_looks():
     scores = pd.DataFrame({"a": [0, 40, 60, 100.0], "b": [10, 20, 30, np.nan]})
     assert statistics.interquartile_mean(scores)["a"] == 50 and statistics.interquartile_mean(scores)["b"] == 20
-    found = statistics.profiles(scores, [15, 50])
-    assert list(found.a) == [0.75, 0.5] and list(found.b) == pytest.approx([2 / 3, 0])
+    found = statistics.profiles(scores, [15, 30, 50])         # above 30: no score of b, one of which is 30
+    assert list(found.a) == [0.75, 0.75, 0.5] and list(found.b) == pytest.approx([2 / 3, 0, 0])

@@ -8,6 +8,7 @@ from fedlib.core.errors import UserError
 from fedlib.engine import records
 from fedlib.experiments import batch, tables, tune
 from fedlib.experiments.claims import judge_claims
+from fedlib.report import shown
 
 ROWS = '{ name = "FedAvg" }, { name = "FedProx" }, { name = "off", method = "FedProx", settings = { mu = 0.0 } }'
 CLAIM = """
@@ -94,6 +95,8 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     small_paper.fill(small, table.runs("mini"), lambda p: given.get(p.row, 0) + p.seed)
     line = judge_claims(table, "mini", small).iloc[0]
     assert (line.verdict, line["rows"], line["mean"]) == ("contradicted", "tuned", -5.0)
+    behind = {r["row"] for r in shown.why(line.id, small)["records"]}
+    assert behind == {"FedAvg, tuned", "FedProx, tuned", "constant answer"}
 
 
 def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small):

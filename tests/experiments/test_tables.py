@@ -104,7 +104,8 @@ def test_every_table_can_be_planned(ident):
     assert "mini" in profiles
     for profile in profiles:
         runs = table.runs(profile)
-        assert runs and len({p.run.digest for p in runs}) == len(runs)      # no two cells share a run
+        given = [p.run.digest for p in runs if not tables.is_tuned(p.row)]  # what is chosen may be what was given
+        assert given and len(set(given)) == len(given)      # no two cells share a run
         for p in runs:
             domains = list(p.run.data.domains or reader_of(p.run.data.name).DOMAINS)
             assert table.transfer or list(table.blocks[p.block]["columns"]) == domains

@@ -86,7 +86,7 @@ def test_rows_of_the_figures_change_what_they_name(pages):
 
 def test_noise_is_named_by_its_row(pages):
     noise = pages["table4"]
-    for row in [r for r in noise.rows if r != "no noise"]:
+    for row in [r for r in noise.printed_rows if r != "no noise"]:
         q, s = (float(part.split("=")[1]) for part in row.split(", "))
         assert {"q": q, "s": s}.items() <= noise.settings(row)[""].items()
     assert not {"q", "s"} & set(noise.settings("no noise")[""])

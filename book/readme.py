@@ -49,9 +49,9 @@ def answered() -> str:
     """How many claims of the papers have which verdict, in a sentence."""
     made = claims.judge_all(RESULTS).verdict.value_counts().reindex(claims.VERDICTS, fill_value=0)
     decided = made[list(claims.DECIDED)]
-    return (f"Of {made.sum()} claims of the five papers **{decided.sum()}** are answered by evidence ("
+    return (f"Answered by evidence: **{decided.sum()}** of {made.sum()} claims of the five papers ("
             + ", ".join(f"{n} {verdict}" for verdict, n in decided.items())
-            + f"), {made[claims.NOT_EVIDENCE]} have records that are not evidence, {made[claims.NOT_RUN]} not run.")
+            + f"). With records that are not evidence: {made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}.")
 
 
 def standing(part, own: str) -> str:

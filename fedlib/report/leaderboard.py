@@ -262,7 +262,7 @@ class Board:
         last = frame.index.isin(list(self.unranked))
         frame = pd.concat([frame[~last], frame[last].rename(index="{} *".format)])
         floors = marks.floors_of(self.page, block)
-        domains = [d for d in self.page.table.blocks[block]["columns"]]
+        domains = self.page.table.blocks[block]["columns"]
         below = {name: {"accuracy (%)": f"{at['avg']:.1f}", "worst (%)": f"{min(at[d] for d in domains):.1f}"}
                  for name, at in floors.items()}
         return pd.concat([frame.astype(object), pd.DataFrame(below, dtype=object).T]).reindex(columns=frame.columns)

@@ -281,6 +281,23 @@ def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results,
 
 
 @cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
+@click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
+@RESULTS
+@DEVICE
+def campaign(file, jobs, time_budget, results, device):
+    """Train the tables that FILE lists, in order and at low priority: as given, their tries, what these choose.
+
+    `fedlib status FILE` draws what is done and left.
+    """
+    from fedlib.engine.records import results_folder
+    from fedlib.experiments import campaign as training
+    return training.run(training.parts(file), results_folder(results), device, jobs, time_budget, click.echo,
+                        show_progress())
+
+
+@cli.command()
 @click.argument("table")
 @PROFILE
 @click.option("--seeds", help="Like 0,1,2 [default: the table's].")
@@ -303,10 +320,16 @@ def plan(table, profile, seeds, results, as_json):
 @RESULTS
 @JSON
 def status(table, profile, results, as_json):
-    """What is done, running, failed and missing, with its cost so far and an estimate of what is left."""
+    """What is done, running, failed and missing, with its cost so far and an estimate of what is left.
+
+    TABLE may be the file of a campaign.
+    """
     from fedlib.engine.records import results_folder
+    from fedlib.experiments import campaign, tables
     from fedlib.experiments import status as standing
-    from fedlib.experiments import tables
+    if table and table.endswith(".toml"):
+        parts = campaign.standing(campaign.parts(Path(table)), results_folder(results))
+        return click.echo(json.dumps(parts, indent=1) if as_json else "\n".join(campaign.lines(parts)))
     found = standing.everything([table] if table else tables.idents(), profile, results_folder(results))
     click.echo(json.dumps(found, indent=1) if as_json else "\n".join(standing.said(found)))
 
@@ -400,3 +423,19 @@ def check(folder, results, tolerance, table, profile):
     for name, gap in far:
         click.echo(f"  {name} differs by {gap:.2f} points", err=True)
     return int(bool(far))
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--rounds", default=1, show_default=True, type=click.IntRange(min=1), help="So many are trained again.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Begin after this .partial of the run.")
+@DEVICE
+@JSON
+def verify(files, rounds, checkpoint, device, as_json):
+    """Check records that others made: is the run planned, are the data the same, does a round come out again?"""
+    from fedlib.core.machine import check_device
+    from fedlib.experiments import verify as verifying
+    check_device(device)
+    found = [verifying.verify(file, rounds, checkpoint, device) for file in files]
+    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(map(verifying.in_words, found)))
+    return int(not all(f["trusted"] for f in found))

@@ -56,33 +56,39 @@ class Child:
         return lines[-1].removeprefix("fedlib: ") if lines else f"exit code {self.process.returncode}"
 
 
-def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, device: str = "cpu",
-            budget: float | None = None, say=print, stack: str | int = 1) -> dict:
+def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: float | None = None, say=print,
+            stack: str | int = 1, more=lambda: []) -> dict:
     """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
 
     A failed run never stops the others; its log is kept and named. One that lacked memory beside others is tried again
-    alone. Interrupted or stopped runs continue next time.
+    alone. Interrupted or stopped runs continue next time. more: what comes next, asked whenever nothing waits.
     """
-    start, waiting, running, again = time.monotonic(), list(todo), [], []
+    start, waiting, running, again, total = time.monotonic(), list(todo), [], [], len(todo)
     outcome = {"done": 0, "failed": [], "stopped": 0, "left": 0}
-    shown = ""
+    shown, ask = "", True
     try:
-        while waiting or running or again:
+        while True:
             left = None if budget is None else budget - (time.monotonic() - start)
-            while waiting and len(running) < jobs and (left is None or left > 0):
-                running.append(_start(ident, profile, waiting.pop(0), results, device, left, stack))
+            while len(running) < jobs and (left is None or left > 0):
+                if ask and not waiting:
+                    waiting = more()
+                    total, ask = total + len(waiting), bool(waiting)
+                if not waiting:
+                    break
+                running.append(_start(waiting.pop(0), results, device, left, stack))
+            if not running:
+                break
             for child in list(running):
                 if (code := child.poll()) is not None:
                     running.remove(child)
+                    ask = True      # a record may say what comes next
                     if jobs > 1 and _lacked_memory(child, code, results):
                         again.append(child.planned)
                     else:
                         _end(child, code, outcome, results, device)
             if again and not waiting and not running:       # alone they have all of it
                 waiting, again, jobs = again, [], 1
-            if left is not None and left <= 0 and not running:
-                break
-            line = _line(outcome, len(todo), running, start)
+            line = _line(outcome, total, running, start)
             if line != shown:
                 say(line)
                 shown = line
@@ -92,13 +98,14 @@ def execute(ident: str, profile: str, todo: list, results: Path, jobs: int, devi
             child.process.terminate()
         for child in running:
             child.process.wait()
-    outcome["left"] = len(todo) - outcome["done"]
+    outcome["left"] = total - outcome["done"]
     return outcome
 
 
-def _start(ident, profile, planned, results, device, left, stack) -> Child:
-    command = [sys.executable, "-m", "fedlib", "run", ident, "--profile", profile, "--seeds", str(planned.seed),
-               "--only", planned.run.digest, "--results", str(results), "--device", device, "--stack", str(stack)]
+def _start(planned, results, device, left, stack) -> Child:
+    command = [sys.executable, "-m", "fedlib", "run", planned.table, "--profile", planned.profile, "--seeds",
+               str(planned.seed), "--only", planned.run.digest, "--results", str(results), "--device", device,
+               "--stack", str(stack)]
     log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
     return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log)
 
@@ -136,7 +143,7 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
     pick("mode", mode, ("read", "run"))
     todo = [p for p in planned if not p.done(results)]
     if todo and mode == "run":
-        outcome = execute(table.id, profile, todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
+        outcome = execute(todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
         if outcome["failed"]:
             raise UserError(f"{len(outcome['failed'])} runs failed: {outcome['failed'][0]}")
     elif todo:
@@ -242,10 +249,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
     if not todo:
         return 0
     machine.check_device(device)
-    for name, size, encoder in sorted({(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}):
-        prepare.load_set(name, size or None)        # once, before many processes ask for it
-        if encoder:
-            feature_cache.ensure_features(name, size or None, encoder, device, say)
+    ready(todo, device, say)
     if len(todo) == 1:
         try:
             say(f"record: {one(todo[0], results, device, budget, say, stack)}")
@@ -254,12 +258,20 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
             say(str(stop))
             return STOPPED if alone else 0
     jobs = jobs or (os.cpu_count() if device == "cpu" else 1)
-    outcome = execute(ident, profile, todo, results, jobs, device, budget, progress, stack)
+    outcome = execute(todo, results, jobs, device, budget, progress, stack)
     stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
     say(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")
     for problem in outcome["failed"]:
         print(f"failed: {problem}", file=sys.stderr)
     return 1 if outcome["failed"] else 0
+
+
+def ready(todo: list, device: str, say):
+    """Prepare the data of what is planned once, before many processes ask for it."""
+    for name, size, encoder in sorted({(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}):
+        prepare.load_set(name, size or None)
+        if encoder:
+            feature_cache.ensure_features(name, size or None, encoder, device, say)
 
 
 def listing(ident: str, profile: str, seeds, results: Path) -> list[dict]:
@@ -287,14 +299,25 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
     if not planned:
         raise UserError(f"{ident} has no rows to tune in profile '{profile}'")
     code = run_table(ident, profile, planned, results, say=say, **how)
-    whole = {(p.block, p.row) for p in planned} - {(p.block, p.row) for p in planned if not p.done(results)
-                                                   and not failures.path(p.run, results).exists()}
-    chosen = tune.choose(table, profile, results, blocks, rows, count, seeds)
-    chosen = {place: {row: c for row, c in of.items() if (place.removesuffix(f".{profile}"), row) in whole}
-              for place, of in chosen.items()}
-    tune.keep(table, {place: of for place, of in chosen.items() if of})
-    for place, of in chosen.items():
+    for place, of in keep_choices(table, profile, planned, results, blocks, rows, count, seeds).items():
         for row, c in of.items():
             changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items()) or "as it is given"
             say(f"{place}: {row}: {changed}; {c['accuracy']:.2f} % on validation samples, {c['given']:.2f} as given")
     return code
+
+
+def keep_choices(table, profile: str, planned: list, results: Path, *how) -> dict:
+    """What the planned tries choose for the rows of which all are there, or have failed; kept with the table.
+
+    how: blocks, rows, count and seeds as for `tune.choose`, which says what is returned.
+    """
+    open_ = {(p.block, p.row) for p in planned if not ended(p, results)}
+    chosen = {place: {row: c for row, c in of.items() if (place.removesuffix(f".{profile}"), row) not in open_}
+              for place, of in tune.choose(table, profile, results, *how).items()}
+    tune.keep(table, chosen := {place: of for place, of in chosen.items() if of})
+    return chosen
+
+
+def ended(planned, results: Path) -> bool:
+    """Is it done, or has it failed?"""
+    return planned.done(results) or failures.path(planned.run, results).exists()

@@ -125,7 +125,8 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
 def keep(table: Table, chosen: dict, path: Path | None = None):
     """Write what was chosen where `load_table` finds it."""
     path = path or Path(str(tables.PAPERS)) / tables.TUNED
-    every = tables.tuned_settings()
+    every, known = tables.tuned_settings(), tables.tuned_settings()
     for place, rows in chosen.items():
         every.setdefault(table.id, {}).setdefault(place, {}).update(rows)
-    write_bytes(path, (json.dumps(every, indent=1, sort_keys=True) + "\n").encode())
+    if every != known:
+        write_bytes(path, (json.dumps(every, indent=1, sort_keys=True) + "\n").encode())

@@ -29,7 +29,7 @@ class Protocol:
     lr: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimiser: Literal["sgd", "adam", "adamw", "adam_clip"] = "sgd"
     clip: float = 0.0                    # largest gradient norm; 0: no clipping
     augment: Literal["none", "crop", "crop_flip", "flip_rotate"] = "none"
     order: Literal["random", "classes"] = settings.later("random")      # of samples: drawn each epoch; class by class
@@ -178,6 +178,8 @@ class FedAvg:
 OPTIMISERS = {
     "sgd": lambda p, net: torch.optim.SGD(net.parameters(), p.lr, p.momentum, weight_decay=p.weight_decay),
     "adam": lambda p, net: torch.optim.Adam(net.parameters(), p.lr, weight_decay=p.weight_decay),
+    # with the betas and eps that CLIP was trained with (arXiv:2103.00020, Table 18), as FedCLIP and FACMIC have them
+    "adam_clip": lambda p, net: torch.optim.Adam(net.parameters(), p.lr, (0.9, 0.98), 1e-6, p.weight_decay),
     "adamw": lambda p, net: torch.optim.AdamW(net.parameters(), p.lr, weight_decay=p.weight_decay, fused=True),
 }
 

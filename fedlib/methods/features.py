@@ -126,7 +126,7 @@ def prototypes(x, sampling: str, rate: float, gen) -> torch.Tensor:
     from sklearn.cluster import KMeans
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")         # equal features: fewer centres than asked for
-        made = KMeans(count, random_state=0, n_init="auto").fit(x.cpu().numpy())
+        made = KMeans(count, random_state=0, n_init=1).fit(x.cpu().numpy())
     return torch.as_tensor(made.cluster_centers_, device=x.device)
 
 

@@ -48,8 +48,13 @@ class Prototypes(FedAvg):
 
     def merge(self, protos, counts):
         """P^c = mean over the clients that hold class c. protos `(K, C, D)`, counts `(K, C)` -> `(C, D)`."""
-        holds = (counts > 0).to(protos.dtype)[..., None]
-        return (protos * holds).sum(0) / holds.sum(0).clamp(min=1)
+        return weighted(protos, counts > 0)
+
+
+def weighted(protos, weights):
+    """sum_k w_kc p_k^c / sum_k w_kc; zero where no client has weight. protos `(K, C, D)`, weights `(K, C)`."""
+    weights = weights.to(protos.dtype)[..., None]
+    return (protos * weights).sum(0) / weights.sum(0).clamp(min=1)
 
 
 @method
@@ -63,9 +68,13 @@ class FedProto(Prototypes):
     average: bool = False
     infer: Literal["head", "nearest"] = "head"       # "nearest": argmin_c |z - P^c|, as PFLlib tests it
     of: Literal["features", "inputs"] = settings.later("features")     # inputs: means of x itself, MPFT's released code
+    by: Literal["clients", "samples"] = settings.later("clients")      # whom the mean counts; samples: FedPall's code
     limit = dict(lam=0.0, infer="head"), "Local"     # and with average=True, FedAvg
 
     personal = property(lambda self: not self.average)
+
+    def merge(self, protos, counts):
+        return weighted(protos, counts) if self.by == "samples" else super().merge(protos, counts)
 
     def private(self, net):
         return set() if self.average else set(net.state_dict())

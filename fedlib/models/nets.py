@@ -24,6 +24,7 @@ class Arch:
     # (models.prompt_head).
     head: Literal["linear", "hidden", "frozen", "own", "prompts"] = later("linear")
     start: Literal["random", "imagenet"] = later("random")      # of the body: its first weights
+    norm: Literal["batch", "group"] = later("batch")    # of a ResNet's body; group: no statistics of a batch
     least: ClassVar[dict] = {}
 
 
@@ -60,6 +61,8 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
         net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
+        if arch.norm == "group" and not grouped(net.body):
+            raise UserError(f"norm = group takes the place of batch-norm, and {arch.net} has none")
         if arch.start == "imagenet":
             net.body.load_state_dict(trained(arch, net.body))
         if arch.head in ("frozen", "own"):
@@ -67,6 +70,21 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
         if arch.head == "prompts":
             return Net(net.body, prompts)
         return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
+
+
+def grouped(module: nn.Module) -> int:
+    """Put a GroupNorm of 8 channels a group in the place of each BatchNorm2d; returns how many there were.
+
+    It has the same parameters under the same names and no statistics, so that small batches and other clients' domains
+    do not disturb it (Hsieh et al., ICML 2020, arXiv:1910.00189).
+    """
+    found = 0
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(max(1, child.num_features // 8), child.num_features))
+            found += 1
+        found += grouped(child)
+    return found
 
 
 def trained(arch: Arch, body: nn.Module) -> dict:

@@ -167,7 +167,8 @@ BAD = {
     "infinite": ("train FedProx --set mu=nan --out {out}", "mu = 'nan' is not a number"),
     "whole": ("train FedAvg --rounds 2.5 --out {out}", "rounds = '2.5' is not a whole number"),
     "truth": ("train FedProto --set average=maybe --out {out}", "average = 'maybe' is not true or false"),
-    "choice": ("train FedAvg --set optimiser=sdg --out {out}", "did you mean 'sgd'? (allowed: 'sgd', 'adam', 'adamw')"),
+    "choice": ("train FedAvg --set optimiser=sdg --out {out}", "did you mean 'sgd'? (allowed: 'sgd', 'adam', 'adamw', "
+               "'adam_clip')"),
     "net": ("train FedAvg --set net=resnet --out {out}", "did you mean 'resnet"),
     "low": ("train FedAvg --rounds 0 --out {out}", "rounds = 0 is too small (at least 1)"),
     "negative": ("train FedAvg --set lr=-1 --out {out}", "lr = -1 is too small (at least 0)"),

@@ -336,7 +336,8 @@ def test_the_defaults_of_later_fields_stay():
         "normalise": "imagenet", "split": "published", "mixed": 0.0, "chunks": "", "dirichlet": 0.0, "minimum": 10,
         "pathological": 0, "balanced": True, "partition_seed": -1, "pool": 1.0, "tuning": 0.0, "encoder": "",
         "head": ""}
-    assert later(FedAvg) == {"weights": "samples"} and later(Arch) == {"head": "linear", "start": "random"}
+    assert later(FedAvg) == {"weights": "samples"}
+    assert later(Arch) == {"head": "linear", "start": "random", "norm": "batch"}
 
 
 @pytest.mark.parametrize("changes", [

@@ -511,7 +511,7 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planned, tmp_path):
     bad, *good = [p for p in planned("mini") if (p.row, p.seed) != ("FedProx", 1)]
-    outcome = batch.execute("small/t", "mini", [bad, *good], tmp_path / "r", jobs=2, say=quiet)
+    outcome = batch.execute([bad, *good], tmp_path / "r", jobs=2, say=quiet)
     assert (outcome["done"], outcome["stopped"], outcome["left"]) == (2, 0, 1)
     problem, = outcome["failed"]
     log = tmp_path / "r" / ".logs" / f"FedProx-{bad.run.digest}.log"
@@ -528,7 +528,7 @@ def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planne
 def test_a_spent_budget_is_no_failure(planned, tmp_path):
     todo = [p for p in planned("lite") if p.row == "FedAvg"]
     start = time.monotonic()
-    outcome = batch.execute("small/t", "lite", todo, tmp_path / "r", jobs=1, budget=0.3, say=quiet)
+    outcome = batch.execute(todo, tmp_path / "r", jobs=1, budget=0.3, say=quiet)
     assert outcome == {"done": 0, "failed": [], "stopped": 1, "left": 2} and time.monotonic() - start < 60
     assert names(tmp_path / "r" / "tiny_digits") == [todo[0].run.path(tmp_path).with_suffix(".partial").name]
 

@@ -164,7 +164,7 @@ def test_who_lacked_memory_beside_others_is_tried_again_alone(table, tmp_path, m
         return 0
     monkeypatch.setattr(batch, "Child", Fake)
     Fake.ends = [full, fine, full, fine, fine, full]
-    outcome = batch.execute("small/t", "mini", todo, results, jobs=2, say=quiet)
+    outcome = batch.execute(todo, results, jobs=2, say=quiet)
     assert order == [p.run.digest for p in (*todo, todo[0], todo[2])]
     assert outcome["done"] == 3 and len(outcome["failed"]) == 1 and outcome["left"] == 1
     assert status.state(todo[2], results) == "failed"
@@ -174,7 +174,7 @@ def test_a_killed_process_is_told_from_a_mistake(table, tmp_path, monkeypatch):
     results, todo = tmp_path / "r", table.runs("mini")[:1]
     monkeypatch.setattr(batch, "Child", Fake)
     Fake.ends = [lambda planned: -9]
-    batch.execute("small/t", "mini", todo, results, jobs=2, say=quiet)
+    batch.execute(todo, results, jobs=2, say=quiet)
     found = failures.read(todo[0], results)
     assert found["kind"] == "killed" and "signal 9" in found["why"]
 

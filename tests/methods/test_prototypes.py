@@ -601,3 +601,12 @@ def test_a_diverged_run_says_so(name, values, tmp_path):
 def test_impossible_settings_are_refused(values):
     with pytest.raises(UserError):
         make("I2PFL", values)
+
+
+@pytest.mark.parametrize("by, first", [("clients", 2.0), ("samples", 1.5)])
+def test_fedproto_weighs_clients_alike_or_by_their_samples_of_the_class(by, first):
+    """Class 0: one sample with mean 3, three with mean 1; class 1: only the second client has it."""
+    method = make("FedProto", {"by": by})
+    protos = torch.tensor([[[3.0], [9.0]], [[1.0], [4.0]]])
+    merged = method.merge(protos, torch.tensor([[1, 0], [3, 2]]))
+    assert merged.tolist() == [[first], [4.0]]

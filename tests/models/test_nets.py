@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedlib.core import seeds
+from fedlib.core.errors import UserError
 from fedlib.models.nets import Arch, build
 
 
@@ -40,3 +41,15 @@ def test_a_net_depends_on_its_seed_only():
     first, again, other = (build(Arch("cnn4", 4), 10, (3, 28, 28), s).head.weight for s in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_group_norm_has_batch_norms_parameters_and_no_batch():
+    batch, group = (build(Arch("resnet10", 16, norm=n), 10, (3, 32, 32), 0) for n in ("batch", "group"))
+    assert {k: v.shape for k, v in batch.named_parameters()} == {k: v.shape for k, v in group.named_parameters()}
+    assert all(torch.equal(a, b) for a, b in zip(batch.parameters(), group.parameters(), strict=True))
+    assert list(batch.buffers()) and not list(group.buffers())
+    x = torch.randn(4, 3, 32, 32, generator=seeds.generator("images"))
+    torch.testing.assert_close(group.train()(x)[:1], group(x[:1]))      # a sample does not depend on the others
+    assert not torch.allclose(batch.train()(x)[:2], batch(x[:2]))
+    with pytest.raises(UserError, match="cnn4 has none"):
+        build(Arch("cnn4", norm="group"), 10, (3, 32, 32), 0)

@@ -1,0 +1,100 @@
+"""Can a record that somebody else made be trusted? Its settings, its data, and a round of it trained again.
+
+A record says what was asked, so whoever holds the data can ask the same again: from the start its first rounds, or from
+a checkpoint that its maker sends along the rounds after that. What is not trained again is not verified.
+"""
+import math
+from pathlib import Path
+
+from fedlib.core import machine
+from fedlib.core.errors import UserError
+from fedlib.engine import records
+from fedlib.engine.checkpoint import resume
+from fedlib.engine.loop import Simulation
+from fedlib.engine.run import Run, plan, run_digest
+from fedlib.experiments import tables, tune
+
+POINTS, SHARE = 5.0, 0.05       # what another processor may change: the mean accuracy, and part of the training loss
+
+
+def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: str = "cpu") -> dict:
+    """{"record", "planned": tables that plan the run, "data": are they the same, "rounds": [{"round", "acc", "again",
+    "loss", "loss_again", "equal", "close"}], "trusted"}: a record beside its rounds trained again.
+
+    trusted: planned, of the same data, and every round close: the mean accuracy within POINTS, the training loss within
+    SHARE. The rounds are the first, or those after the checkpoint. UserError: no record, or not of this version.
+    """
+    record = records.read_record(path)
+    run = asked(record, path)
+    simulation = Simulation(run, device=device)
+    if checkpoint:
+        if not Path(checkpoint).is_file():
+            raise UserError(f"{checkpoint} is not there")
+        resume(Path(checkpoint), simulation)
+    elif run.protocol.initial:
+        simulation.test()
+    begin, made = len(simulation.rounds), record["made"]
+    if checkpoint and not all(map(same, record["rounds"][:begin], simulation.rounds)):
+        raise UserError(f"{checkpoint} has other numbers than {path} in the rounds before it")
+    simulation.play(min(rounds, run.protocol.rounds - simulation.number))
+    first = 0 if not checkpoint else begin
+    compared = [beside(old, new) for old, new in zip(record["rounds"][first:], simulation.rounds[first:])]
+    data = made.get("data", {}).get("digest") == simulation.federation.about["digest"]
+    where = planned_in(run)
+    return {"record": str(path), "planned": where, "data": data, "rounds": compared,
+            "hardware": made.get("hardware", "unknown"), "here": machine.described(device)["hardware"],
+            "trusted": bool(where and data and compared and all(r["close"] for r in compared))}
+
+
+def asked(record: dict, path: Path) -> Run:
+    """The run of a record as this version plans it. UserError: this version would train something else."""
+    spec = record["run"]
+    try:
+        run = plan(*(spec[k] for k in ("method", "settings", "data", "net", "protocol", "seed")))
+    except KeyError as error:
+        raise UserError(f"{path} does not say its {error.args[0]}") from error
+    if run.digest != run_digest(spec):
+        raise UserError(f"{path} was made by another version of {run.method} (version {spec.get('version')})")
+    return run
+
+
+def planned_in(run: Run) -> list[str]:
+    """'i2pfl/table2 lite': where the run is planned, in a row, as a try or as the constant answer."""
+    found = []
+    for table in map(tables.load_table, tables.idents()):
+        for profile in tables.PROFILES:
+            every = table.runs(profile) + table.references(profile)
+            every += tune.tries(table, profile) if run.data.tuning else []
+            if any(p.run.digest == run.digest for p in every):
+                found.append(f"{table.id} {profile}")
+    return found
+
+
+def same(old: dict, new: dict) -> bool:
+    """Have two rounds the same accuracies and losses?"""
+    return all(old[k] == new[k] for k in ("round", "acc", "loss", "train_loss"))
+
+
+def beside(old: dict, new: dict) -> dict:
+    """One round of the record and the same trained again."""
+    acc, again = (sum(r["acc"].values()) / len(r["acc"]) for r in (old, new))
+    near = math.isclose(old["train_loss"], new["train_loss"], rel_tol=SHARE, abs_tol=SHARE / 10)
+    return {"round": old["round"], "acc": round(acc, 4), "again": round(again, 4), "loss": old["train_loss"],
+            "loss_again": new["train_loss"],
+            "equal": same(old, new),
+            "close": old["round"] == new["round"] and old["acc"].keys() == new["acc"].keys()
+            and abs(acc - again) <= POINTS and near}
+
+
+def in_words(found: dict) -> str:
+    """For a reader of a terminal: the answer first."""
+    lines = [f"{found['record']}: " + ("what was trained again agrees" if found["trusted"] else "NOT verified")]
+    lines += [f"  planned in {', '.join(found['planned'])}" if found["planned"] else "  no table plans such a run"]
+    lines += ["  of the same data" if found["data"] else "  of other data than are prepared here"]
+    for r in found["rounds"]:
+        how = "equal in every number" if r["equal"] else "close" if r["close"] else "too far apart"
+        lines.append(f"  round {r['round']}: {r['acc']:.2f} % in the record, {r['again']:.2f} % again, training loss "
+                     f"{r['loss']:.4f} and {r['loss_again']:.4f}: {how}")
+    if found["hardware"] != found["here"]:
+        lines.append(f"  made on {found['hardware']}, trained again on {found['here']}")
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""A campaign trains tables in order, and the rows that their tries choose, without a pause; a file says which."""
+import json
+from pathlib import Path
+
+import pytest
+import small_paper
+from conftest import quiet
+
+from fedlib.core.errors import UserError
+from fedlib.engine import records
+from fedlib.experiments import batch, campaign, failures, tables
+
+ROWS = '{ name = "FedAvg" }, { name = "FedProx" }'
+PART = 'table = "small/t"\nprofile = "mini"\ntries = 2\nseeds = [100]\n'
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(2), "rounds = 2, lr = 0.05"))
+    monkeypatch.setattr(campaign.os, "nice", quiet)
+    return tmp_path / "results"
+
+
+def plan(tmp_path, *words):
+    file = tmp_path / "campaign.toml"
+    file.write_text("\n".join(f"[[parts]]\n{PART}{more}" for more in words))
+    return file
+
+
+class Trained:
+    """In the place of a process: the record is there at once; a rate of 0.015 gives the best one."""
+    started = []
+
+    def __init__(self, planned, command, log):
+        self.planned, self.log, self.last = planned, log, ""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        self.started.append(planned)
+        results = log.parents[1]
+        record = small_paper.a_record(planned, 70.0 if planned.run.protocol.lr == 0.015 else 60.0)
+        records.write_record(planned.run.path(results), record)
+
+    def poll(self):
+        return 0
+
+
+def test_rows_as_given_come_first_then_tries_then_what_they_choose(small, tmp_path, monkeypatch, fedlib):
+    monkeypatch.setattr(batch, "Child", Trained)
+    Trained.started = []
+    file, said = plan(tmp_path, 'rows = ["FedAvg"]'), []
+    parts = campaign.parts(file)
+    assert campaign.standing(parts, small)[0]["to_choose"] == 1
+    assert campaign.run(parts, small, jobs=2, say=said.append, progress=quiet) == 0
+    order = [(p.row, p.seed) for p in Trained.started]
+    assert order == [(tables.CONSTANT, 0), (tables.CONSTANT, 1), ("FedAvg", 0), ("FedProx", 0), ("FedAvg", 1),
+                     ("FedProx", 1), ("FedAvg", 100), ("FedAvg", 100), ("FedAvg, tuned", 0), ("FedAvg, tuned", 1)]
+    assert Trained.started[-1].run.protocol.lr == 0.015
+    assert said[0].startswith("\n10 trained") and "10 done" in said[1] and "█" * campaign.BAR in said[1]
+    assert campaign.run(parts, small, jobs=2, say=quiet, progress=quiet) == 0 and len(Trained.started) == 10
+    found = json.loads(fedlib("status", file, "--json", "--results", small)[1])
+    assert (found[0]["done"], found[0]["to_choose"], found[0]["left"]) == (10, 0, 0)
+    assert "10 done" in fedlib("status", file, "--results", small)[1]
+
+
+def test_rows_without_tries_and_runs_that_failed(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch, "Child", Trained)
+    parts = campaign.parts(plan(tmp_path, "rows = []", 'rows = ["FedProx"]'))
+    bad = next(p for p in tables.load_table("small/t").runs("mini") if p.row == "FedProx")
+    failures.write(bad, UserError("diverged"), small)
+    Trained.started = []
+    campaign.run(parts, small, jobs=1, say=quiet, progress=quiet)
+    assert [p.row for p in Trained.started].count("FedProx") == 3       # one as given, two tries; none twice
+    assert bad.run.digest not in {p.run.digest for p in Trained.started}
+    assert not any(p.row == "FedAvg, tuned" for p in Trained.started)
+
+
+def test_a_budget_ends_it_and_the_next_call_goes_on(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch, "Child", Trained)
+    parts = campaign.parts(plan(tmp_path, "rows = []"))
+    Trained.started = []
+    campaign.run(parts, small, jobs=1, budget="0.5s", say=quiet, progress=quiet)
+    some = len(Trained.started)
+    assert 0 < some < 6
+    campaign.run(parts, small, jobs=1, say=quiet, progress=quiet)
+    assert len(Trained.started) == 6
+
+
+@pytest.mark.parametrize("line, said", [
+    ('rows = ["FedAgv"]', "unknown row of small/t 'FedAgv'; did you mean 'FedAvg'"),
+    ('blocks = ["c"]', "unknown block of small/t 'c'"),
+    ("row = 3", "is no campaign")])
+def test_what_a_file_gets_wrong_is_said(small, tmp_path, line, said):
+    with pytest.raises(UserError, match=said):
+        campaign.parts(plan(tmp_path, line))
+
+
+def test_the_committed_campaign_names_what_is_there():
+    assert campaign.parts(Path(__file__).parents[2] / "workflow" / "campaign.toml")

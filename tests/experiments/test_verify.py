@@ -1,0 +1,94 @@
+"""A record from elsewhere is trusted when its run is planned, its data are ours, and a round comes out again."""
+import json
+
+import pytest
+import small_paper
+from conftest import interrupted
+
+from fedlib.core.errors import UserError
+from fedlib.engine import loop, records
+from fedlib.engine.run import plan
+from fedlib.experiments import tables, verify
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(papers, run, record): one run of a small table, trained."""
+    folder = tmp_path_factory.mktemp("trained")
+    papers = small_paper.place(folder / "papers", small_paper.content('{ name = "FedAvg" }', (0,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "PAPERS", papers)
+        run = tables.load_table("small/t").runs("mini")[0].run
+    return papers, run, records.read_record(loop.train(run, folder))
+
+
+@pytest.fixture
+def given(trained, tmp_path, monkeypatch):
+    papers, run, record = trained
+    monkeypatch.setattr(tables, "PAPERS", papers)
+    return lambda change=lambda r: None: written(tmp_path, run, json.loads(json.dumps(record)), change)
+
+
+def written(folder, run, record, change):
+    change(record)
+    records.write_record(run.path(folder), record)
+    return run.path(folder)
+
+
+def test_an_honest_record_is_trusted(given, fedlib):
+    path = given()
+    found = verify.verify(path, rounds=2)
+    assert found["trusted"] and found["planned"] == ["small/t mini"] and found["data"]
+    assert [(r["round"], r["equal"]) for r in found["rounds"]] == [(1, True), (2, True)]
+    code, out, _ = fedlib("verify", path)
+    assert code == 0 and "what was trained again agrees" in out and "round 1:" in out
+
+
+@pytest.mark.parametrize("change", [
+    lambda r: r["rounds"][0].update(acc={d: max(0, v - 40) for d, v in r["rounds"][0]["acc"].items()}),
+    lambda r: r["rounds"][0].update(train_loss=2 * r["rounds"][0]["train_loss"]),
+    lambda r: r["made"]["data"].update(digest="0" * 64)], ids=["accuracy", "loss", "data"])
+def test_a_forged_record_is_not(given, fedlib, change):
+    path = given(change)
+    assert not verify.verify(path)["trusted"]
+    code, out, _ = fedlib("verify", path)
+    assert code == 1 and "NOT verified" in out
+
+
+def test_a_forged_end_is_found_from_a_checkpoint(given, trained, tmp_path):
+    _, run, _ = trained
+    interrupted(run, tmp_path / "aside", rounds=2)
+    checkpoint = run.path(tmp_path / "aside").with_suffix(".partial")
+    honest = verify.verify(given(), checkpoint=checkpoint)
+    assert honest["trusted"] and [r["round"] for r in honest["rounds"]] == [3]
+
+    def forge(record):
+        record["rounds"][2]["acc"] = dict.fromkeys(record["rounds"][2]["acc"], 100.0)
+        record["rounds"][2]["train_loss"] = 0.0
+    path = given(forge)
+    assert verify.verify(path)["trusted"]           # the first round is as it was
+    assert not verify.verify(path, checkpoint=checkpoint)["trusted"]
+
+    def other(record):
+        record["rounds"][0]["loss"] += 1
+    with pytest.raises(UserError, match="has other numbers than"):
+        verify.verify(given(other), checkpoint=checkpoint)
+
+
+def test_a_run_that_no_table_plans_is_not_trusted(given, trained, tmp_path, fedlib):
+    spec = trained[1].spec
+    other = plan("FedAvg", spec["settings"], spec["data"], spec["net"], spec["protocol"], 77)
+    path = loop.train(other, tmp_path)
+    found = verify.verify(path)
+    assert not found["planned"] and not found["trusted"] and found["rounds"][0]["equal"]
+    assert "no table plans such a run" in fedlib("verify", path)[1]
+
+
+def test_another_version_is_refused(given, tmp_path):
+    path = given()
+    record = json.loads(path.read_text())
+    record["run"]["version"] = 99
+    new = path.with_name(f"FedAvg-{records.run_digest(record['run'])}.json")
+    records.write_record(new, record)
+    with pytest.raises(UserError, match="another version"):
+        verify.verify(new)

@@ -33,7 +33,8 @@ def results_table() -> str:
             cells = cells[(cells.setting == setting) & (cells.n > 0) & cells.printed.notna()]
             cells = cells[cells.row.map(table.printed_row) == cells.row]        # no variants of ours
             marks = evidence.of_rows(table, profile, RESULTS)
-            floors = tables.constants(table, profile, RESULTS).groupby(["block", "setting"]).value.mean()
+            floors = tables.constants(table, profile, RESULTS).query("row == @tables.CONSTANT")
+            floors = floors.groupby(["block", "setting"]).value.mean()
             column = "ood" if table.transfer else "avg"
             for block, part in cells.groupby("block", sort=False):
                 if {own, CONTROL} <= set(part.row):

@@ -6,6 +6,7 @@ import pandas as pd
 from fedlib.experiments import tables
 from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import Table
+from fedlib.methods import make
 
 STILL = 1.0         # points: a curve that rises by more in its last fifth has not settled
 FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
@@ -30,19 +31,23 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss,
     diverged, tuned.
 
-    above: points over the constant answer, paired by seed, and half of their 95 % interval; learned: the interval lies
-    above 0; None of one seed, or where the constant answer was not run. settled: True of a row of one round.
+    above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
+    by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
+    constant answer was not run. settled: True of a row of one round.
     """
     cells = tables.values(table, profile, results, rule, seeds, when)
-    floor = {place: part.set_index("seed").value for place, part in
-             tables.constants(table, profile, results, seeds, when).groupby(["block", "setting"])}
-    curves = {}
+    floors = {place: part.set_index("seed").value for place, part in
+              tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
+    curves, shared = {}, set()
     for p, record in tables.records_of(table, profile, results, seeds, when):
         curves.setdefault((p.block, p.row), []).append((rise(record["rounds"]), highest_loss(record["rounds"])))
+        shared |= set() if make(p.run.method, p.run.settings).personal else {(p.block, p.row)}
     lines = []
     for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):
         sample = part.set_index("seed").value
-        over = (sample - floor.get((block, setting), sample[:0])).dropna()
+        own = floors.get((tables.CONSTANT, block, setting), sample[:0])
+        floor = floors.get((tables.COMMON, block, setting), own) if (block, row) in shared else own
+        over = (sample - floor).dropna()
         (mean, half), learned = interval(over), None
         if len(over) > 1:
             learned = bool(mean - half > 0)

@@ -14,7 +14,7 @@ from fedlib.engine.run import Run, plan
 from fedlib.experiments.statistics import interval
 
 PAPERS = resources.files("fedlib") / "papers"
-CONSTANT = "constant answer"        # the row of `Table.references`
+CONSTANT, COMMON = "constant answer", "one constant answer for all"     # the rows of `Table.references`
 TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
 CHOICE = {"settings": dict, "protocol": dict, "tries": int, "seeds": [int], "accuracy": float, "given": float}
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
@@ -111,7 +111,11 @@ class Table:
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
 
     def references(self, profile: str, seeds=None) -> list[Planned]:
-        """The runs of the constant answer on each block's data: what a row must be above to have learned."""
+        """The runs of the constant answer on each block's data: what a row must be above to have learned.
+
+        Where clients hold different classes, each one's own answer is out of reach for a row with one model for all:
+        there it stands beside one answer for all.
+        """
         made = []
         for name, block in self.blocks.items():
             how = block.get(profile, {})
@@ -121,8 +125,10 @@ class Table:
             protocol = {"rounds": 1} | {k: v for k, v in how.get("protocol", {}).items() if k in ("evaluate", "cross")}
             for seed in (self.seeds if seeds is None else seeds) if how else ():
                 for unseen in block["columns"] if self.leave_one_out else [""]:
-                    run = plan("Constant", {}, data | ({"unseen": [unseen]} if unseen else {}), net, protocol, seed)
-                    made.append(Planned(CONSTANT, name, seed, run, unseen, (), "", self.id, profile))
+                    for row in (CONSTANT, COMMON) if data.keys() & {"dirichlet", "pathological"} else (CONSTANT,):
+                        run = plan("Constant", {"common": row == COMMON},
+                                   data | ({"unseen": [unseen]} if unseen else {}), net, protocol, seed)
+                        made.append(Planned(row, name, seed, run, unseen, (), "", self.id, profile))
         return made
 
     def tuned(self, row: str, profile: str) -> bool:
@@ -318,7 +324,7 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
 
 
 def constants(table: Table, profile: str, results: Path, seeds=None, when="") -> pd.DataFrame:
-    """`values` of the constant answer, in its one round."""
+    """`values` of the constant answers, in their one round."""
     return values(table, profile, results, "last", seeds, when, table.references(profile, seeds))
 
 

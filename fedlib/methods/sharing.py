@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from fedlib.core import settings
 from fedlib.core.federation import batches
 from fedlib.core.losses import mmd
 from fedlib.core.params import NORM, load_params, names, snapshot
@@ -30,15 +31,35 @@ class Local(FedAvg):
 class Constant(Local):
     """argmax_c n_kc: every answer is the client's most frequent training class; nothing is trained. What a row must
     be above to have learned anything.
+
+    common = True: argmax_c sum_k n_kc, one answer for all, beside which a row with one model for all is judged.
     """
+    common: bool = settings.later(False)
     limit = "there is nothing to turn off"
+
+    personal = property(lambda self: not self.common)
+
+    def setup(self, net):
+        super().setup(net)
+        self.counts_ = torch.zeros(net.head.out_features, dtype=torch.int64)
+
+    def broadcast(self, client_id):
+        return super().broadcast(client_id) | ({"counts": self.counts_} if self.common else {})
 
     def local(self, client):
         """No training."""
 
+    def upload(self, client):
+        counts = client.train.y.bincount(minlength=len(client.classes))
+        return super().upload(client) | ({"counts": counts} if self.common else {})
+
+    def aggregate(self, uploads):
+        super().aggregate(uploads)
+        self.counts_ = sum((u["counts"] for u in uploads.values() if self.common), self.counts_)
+
     def predict(self, net, x, client):
-        most = client.train.y.bincount(minlength=len(client.classes)).argmax()
-        return F.one_hot(most, len(client.classes)).float().expand(len(x), -1)
+        counts = client.got["counts"] if self.common else client.train.y.bincount(minlength=len(client.classes))
+        return F.one_hot(counts.argmax(), len(client.classes)).float().expand(len(x), -1)
 
 
 @method

@@ -24,7 +24,7 @@ class Arch:
     # (models.prompt_head).
     head: Literal["linear", "hidden", "frozen", "own", "prompts"] = later("linear")
     start: Literal["random", "imagenet"] = later("random")      # of the body: its first weights
-    norm: Literal["batch", "group"] = later("batch")    # of a ResNet's body; group: no statistics of a batch
+    normalisation: Literal["batch", "group"] = later("batch")    # of a ResNet's body; group: no statistics of a batch
     least: ClassVar[dict] = {}
 
 
@@ -61,8 +61,8 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
         net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
-        if arch.norm == "group" and not grouped(net.body):
-            raise UserError(f"norm = group takes the place of batch-norm, and {arch.net} has none")
+        if arch.normalisation == "group" and not grouped(net.body):
+            raise UserError(f"normalisation = group takes the place of batch-norm, and {arch.net} has none")
         if arch.start == "imagenet":
             net.body.load_state_dict(trained(arch, net.body))
         if arch.head in ("frozen", "own"):

@@ -28,11 +28,13 @@ def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
 
 
 def floors_of(page, block: str) -> dict[str, dict[str, float]]:
-    """{"constant answer", "chance": accuracy (%) by column} of a block; what has none is left out."""
+    """{"constant answer", perhaps the one for all, "chance": accuracy (%) by column} of a block; what has none is left
+    out."""
     constant = tables.constants(page.table, page.blocks[block], page.results, page.seeds, page.when)
+    constant = constant[constant.block == block].groupby(["row", "setting"]).value.mean()
     name = page.table.blocks[block][page.blocks[block]]["data"]["name"]
     settings = [*page.table.blocks[block]["columns"], "avg"]
-    return {tables.CONSTANT: constant[constant.block == block].groupby("setting").value.mean().to_dict(),
+    return {**{row: constant[row].to_dict() for row in constant.index.unique("row")},
             "chance": {s: 100 / len(reader_of(name).CLASSES) for s in settings if s != "rounds"}}
 
 

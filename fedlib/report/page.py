@@ -9,7 +9,7 @@ from IPython.display import Markdown, display
 
 from fedlib.experiments import batch, claims, evidence, tables
 from fedlib.experiments.statistics import interval
-from fedlib.report import marks, plots, text
+from fedlib.report import marks, plots, text, tuning
 
 
 class Page:
@@ -325,6 +325,10 @@ class Page:
         part = judged if every else judged[judged.verdict != "not run"]
         display(judged.verdict.value_counts().rename("claims").to_frame(),
                 text.table(part[list(columns)], words=True, index=False))
+
+    def show_tuning(self):
+        """What tuning chose for each row, and what that changed, where there are tuned rows."""
+        return tuning.show(self)
 
     def made(self) -> pd.DataFrame:
         """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""

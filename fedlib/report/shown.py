@@ -135,7 +135,7 @@ def why(ident: str, results: Path | None = None) -> dict:
     if line["profile"]:
         wanted = [given["better"], *claims.rivals(given, table, [r["name"] for r in table.rows])]
         planned = [*table.runs(line["profile"]), *table.references(line["profile"])]
-        mine = [p for p in planned if p.block == given["block"] and p.row in (*wanted, tables.CONSTANT)]
+        mine = [p for p in planned if p.block == given["block"] and p.row in (*wanted, tables.CONSTANT, tables.COMMON)]
         cells = tables.values(table, line["profile"], results, planned=mine)
         cells = cells[cells.setting == given["setting"]].set_index(["row", "seed"]).value
         for p, record in tables.records_of(table, line["profile"], results, planned=mine):

@@ -320,3 +320,17 @@ def test_at_most_5_percent_of_empty_claims_are_decided(seeds, rivals):
     wrong = sum(f != UNDECIDED for f in found) / len(found)
     assert wrong < 0.05 + 3 * (0.05 * 0.95 / 10_000) ** 0.5, wrong
     assert (wrong > 0.03) == (rivals == 1) or rivals > 1       # the test of one rival is exact, not timid
+
+
+def test_a_model_for_all_is_judged_beside_one_answer_for_all(tmp_path, monkeypatch):
+    """Where clients hold different classes, FedAvg cannot reach each one's own most frequent class: it learned all the
+    same. A row with a model for each client must be above that."""
+    text = small_paper.content('{ name = "FedAvg" }, { name = "Local" }', range(3), "rounds = 4, lr = 0.05")
+    small_paper.use(tmp_path, monkeypatch, text.replace("fraction = 0.5", "dirichlet = 0.1, minimum = 1"))
+    table, results = tables.load_table("small/t"), tmp_path / "results"
+    assert {p.row for p in table.references("mini")} == {tables.CONSTANT, tables.COMMON}
+    small_paper.fill(results, table.runs("mini"), lambda p: 50.0 + p.seed)
+    small_paper.fill(results, table.references("mini"), lambda p: 70.0 if p.row == tables.CONSTANT else 20.0)
+    rows = evidence.of_rows(table, "mini", results).query("setting == 'avg'").set_index("row")
+    assert rows.learned.to_dict() == {"FedAvg": True, "Local": False}
+    assert rows.above.to_dict() == {"FedAvg": 31.0, "Local": -19.0}

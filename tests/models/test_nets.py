@@ -44,7 +44,7 @@ def test_a_net_depends_on_its_seed_only():
 
 
 def test_group_norm_has_batch_norms_parameters_and_no_batch():
-    batch, group = (build(Arch("resnet10", 16, norm=n), 10, (3, 32, 32), 0) for n in ("batch", "group"))
+    batch, group = (build(Arch("resnet10", 16, normalisation=n), 10, (3, 32, 32), 0) for n in ("batch", "group"))
     assert {k: v.shape for k, v in batch.named_parameters()} == {k: v.shape for k, v in group.named_parameters()}
     assert all(torch.equal(a, b) for a, b in zip(batch.parameters(), group.parameters(), strict=True))
     assert list(batch.buffers()) and not list(group.buffers())
@@ -52,4 +52,4 @@ def test_group_norm_has_batch_norms_parameters_and_no_batch():
     torch.testing.assert_close(group.train()(x)[:1], group(x[:1]))      # a sample does not depend on the others
     assert not torch.allclose(batch.train()(x)[:2], batch(x[:2]))
     with pytest.raises(UserError, match="cnn4 has none"):
-        build(Arch("cnn4", norm="group"), 10, (3, 32, 32), 0)
+        build(Arch("cnn4", normalisation="group"), 10, (3, 32, 32), 0)

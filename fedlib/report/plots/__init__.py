@@ -33,6 +33,7 @@ from fedlib.report.plots.scores import (
            radar,
            sensitivity,
            tally,
+           tries,
 )
 from fedlib.report.plots.spaces import (
            chosen,
@@ -52,4 +53,4 @@ __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "
            "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves", "differences", "draws",
            "drift", "effects", "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs",
            "plane", "planes", "prototypes", "radar", "rays", "sensitivity", "shadows", "shares", "styled", "tally",
-           "tsne", "ways", "words"]
+           "tries", "tsne", "ways", "words"]

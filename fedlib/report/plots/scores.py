@@ -152,6 +152,47 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
 
 
 @styled
+def tries(frame, columns: int = 3):
+    """Validation accuracy over the learning rate, a small plot for each row of a table, all with the same axes.
+
+    frame: a line for each try with row, lr, accuracy, and whether it is the one as `given`, has the `usual` weight, was
+    `chosen`. Tries with the usual weight are joined; those with another are hollow; a ring marks the row as it is
+    given, a star the try that was chosen.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator
+    names = list(frame.row.unique())
+    columns = min(columns, len(names))
+    rows = -(-len(names) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 0.9 + 1.5 * rows), squeeze=False, sharex=True,
+                                sharey=True)
+    for ax in axes.flat[len(names):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, names, strict=False):
+        part = frame[frame.row == name].sort_values("lr")
+        same, other = part[part.usual], part[~part.usual]
+        ax.plot(same.lr, same.accuracy, color=OKABE_ITO[0], marker=".", label="weight as given")
+        ax.plot(other.lr, other.accuracy, color=OKABE_ITO[1], marker="o", fillstyle="none", linestyle="none",
+                label="another weight")
+        for mark, size, ink, what in (("given", 11, "black", "as given"), ("chosen", 13, OKABE_ITO[1], "chosen")):
+            here = part[part[mark]]
+            ax.plot(here.lr, here.accuracy, color=ink, marker="o" if mark == "given" else "*", markersize=size,
+                    fillstyle="none" if mark == "given" else "full", linestyle="none", label=what)
+        ax.set_xscale("log")
+        ax.xaxis.set_major_locator(LogLocator(numticks=5))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_title(name, fontsize=9)
+        ax.grid(True)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[:len(names)][-columns:]:
+        ax.set_xlabel("learning rate")
+        ax.tick_params(labelbottom=True)
+    figure.supylabel("validation accuracy (%)", fontsize=11)
+    legend(figure, *axes.flat[:len(names)])
+    return figure
+
+
+@styled
 def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool = False, best: dict | None = None):
     """Accuracy against a setting: a line for each value of `by`, with interval bars.
 

@@ -1,0 +1,68 @@
+"""What tuning chose for each row of a table, and what that changed: rates, accuracies, verdicts."""
+import pandas as pd
+from IPython.display import Markdown, display
+
+from fedlib.experiments import claims, evidence, tables, tune
+from fedlib.report import plots, text
+
+
+def tries(page, block: str) -> pd.DataFrame:
+    """One line for each try of a block with records: row, lr, weight, accuracy (%, on validation samples), given (is it
+    the row as it is given?), usual (has it the weight as given?), chosen.
+    """
+    profile = page.blocks[block]
+    rows = page.table.rows and [r["name"] for r in page.table.rows if f"{block}.{profile}" in r.get("chosen", {})]
+    rows = [tables.given_name(r) for r in rows]
+    if not rows:
+        return pd.DataFrame(columns=["row", "lr", "weight", "accuracy", "given", "usual", "chosen"])
+    found = tune.scores(page.table, profile, page.results, [block], rows)
+    found = found[found.n > 0].drop(columns=["block", "n"])
+    best = found.groupby("row").accuracy.transform("idxmax") == found.index
+    usual = found.weight.isna() | (found.weight == found.row.map(found[found.number == 0].set_index("row").weight))
+    return found.assign(given=found.number == 0, usual=usual, chosen=best).drop(columns="number")
+
+
+def choices(page, block: str) -> pd.DataFrame:
+    """By row: what was chosen, the validation accuracy as given and chosen, and that on test images, ours."""
+    setting, found, lines = "ood" if page.table.transfer else "avg", tries(page, block), {}
+    ours = page.cells[(page.cells.block == block) & (page.cells.setting == setting)].set_index("row").ours
+    for row, part in found.groupby("row", sort=False):
+        first, best = part[part.given], part[part.chosen].iloc[0]
+        weight = "" if pd.isna(best.weight) else f", weight {best.weight:g}"
+        lines[row] = {"chosen": "as given" if best.given else f"rate {best.lr:g}{weight}",
+                      "validation, as given": first.accuracy.iloc[0] if len(first) else float("nan"),
+                      "validation, chosen": best.accuracy, "test, as given": ours.get(row, float("nan")),
+                      "test, tuned": ours.get(tables.tuned_name(row), float("nan"))}
+    return pd.DataFrame(lines).T
+
+
+def verdicts(page) -> pd.DataFrame:
+    """The claims whose rows are all there in tuned form: what the intervals say of the rows as given and as tuned."""
+    lines = []
+    for profile in page.profiles:
+        cells = tables.values(page.table, profile, page.results, seeds=page.seeds, when=page.when)
+        rows = evidence.of_rows(page.table, profile, page.results, seeds=page.seeds, when=page.when)
+        for claim in [c for c in page.table.claims if page.blocks.get(c["block"]) == profile]:
+            given, tuned = (claims.judge(c, cells, rows, page.table) for c in (claim, claims.in_tuned_form(claim)))
+            if tuned["verdict"] != claims.NOT_RUN:
+                lines.append({"says": claim["says"], "as given": points(given), "tuned": points(tuned)})
+    return pd.DataFrame(lines, columns=["says", "as given", "tuned"])
+
+
+def points(found: dict) -> str:
+    """'supported (+14.1 ± 9.6)': what the intervals alone say, of a comparison that was run."""
+    half = f" ± {found['half']:.1f}" if found["half"] == found["half"] else ""
+    return f"{found['direction']} ({found['mean']:+.1f}{half})" if found["direction"] else found["verdict"]
+
+
+def show(page):
+    """For each block with tuned rows its tries as a figure and in numbers; then the claims, as given and as tuned."""
+    blocks = [b for b in page.ran if len(tries(page, b))]
+    if not blocks:
+        return Markdown(f"No row of this table is tuned: `fedlib tune {page.table.id} --profile {page.profile}`.")
+    for block in blocks:
+        text.titled(page.titles[block], plots.tries(tries(page, block)),
+                    text.table(choices(page, block).infer_objects()))
+    changed = verdicts(page)
+    if len(changed):
+        display(text.table(changed, words=True, index=False))

@@ -2,8 +2,9 @@
 
 Every row has the same number of tries from one grid: factors of the learning rate that its profile gives and of the
 method's main weight; a method without one tries as many rates. A try trains on four fifths of each client's training
-samples and is tested on the rest (`Data.tuning`), with seeds that no table uses. The best mean wins, an earlier try
-among equal ones; the first is the row as it is given. Tries are records as others: they resume and can be looked at.
+samples and is tested on the rest (`Data.tuning`), with seeds that no table uses. The first try is the row as it is
+given. It stays unless another is better with every seed and by WORTH points in the mean: what noise chooses would only
+add noise. Of those that are, the best mean wins. Tries are records as others: they resume and can be looked at.
 Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of methods with their model selection.
 """
 import json
@@ -19,6 +20,7 @@ from fedlib.experiments.tables import Planned, Table
 from fedlib.methods import METHODS
 
 SHARE = 0.2
+WORTH = 0.5         # points
 SEEDS = (100, 101)
 GRID = ((1, 1), (0.3, 1), (3, 1), (0.1, 1), (1, 0.1), (1, 10), (0.3, 0.1), (0.3, 10))      # of rate and weight
 RATES = (1, 0.3, 3, 0.1, 0.03, 10, 0.5, 2)
@@ -80,9 +82,11 @@ def rounded(value: float) -> float:
 
 def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, count: int = TRIES,
            seeds=SEEDS) -> pd.DataFrame:
-    """One line for each row and try of a block: block, row, number, lr, weight, n, accuracy (%, on validation samples).
+    """One line for each row and try of a block: block, row, number, lr, weight, n, accuracy (%, on validation samples),
+    gain (points).
 
-    accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: seeds.
+    accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: seeds. gain: over
+    the row as it is given, with the seed where it is the least.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
     of = {(p.block, p.row, p.run.digest): record for p, record in tables.records_of(table, profile, results,
@@ -94,14 +98,24 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
         number = known.setdefault(settings, len(known))
         line = lines.setdefault((p.block, p.row, number), {
             "lr": p.run.settings[RATE[p.run.method]] if p.run.method in RATE else p.run.protocol.lr,
-            "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": []})
+            "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": {}})
         if record := of.get((p.block, p.row, p.run.digest)):
             value = tables.select(record, table.select)
-            line["values"].append(value["ood"] if table.transfer else sum(value.values()) / len(value))
-    return pd.DataFrame([{"block": b, "row": r, "number": n, "lr": line["lr"], "weight": line["weight"],
-                          "n": len(line["values"]), "accuracy": pd.Series(line["values"], dtype=float).mean()}
-                         for (b, r, n), line in lines.items()],
-                        columns=["block", "row", "number", "lr", "weight", "n", "accuracy"])
+            line["values"][p.seed] = value["ood"] if table.transfer else sum(value.values()) / len(value)
+    made = []
+    for (b, r, n), line in lines.items():
+        own, given = (pd.Series(x["values"], dtype=float) for x in (line, lines[b, r, 0]))
+        made.append({"block": b, "row": r, "number": n, "lr": line["lr"], "weight": line["weight"], "n": len(own),
+                     "accuracy": own.mean(), "gain": (own - given).min()})
+    return pd.DataFrame(made, columns=["block", "row", "number", "lr", "weight", "n", "accuracy", "gain"])
+
+
+def best(part: pd.DataFrame):
+    """The line of `scores` that wins among the tries of one row, those with records."""
+    given = part[part.number == 0]
+    if len(given):
+        part = part[(part.number == 0) | (part.gain > 0) & (part.accuracy - given.accuracy.iloc[0] >= WORTH)]
+    return part.loc[part.accuracy.idxmax()]
 
 
 def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, count: int = TRIES, seeds=SEEDS) -> dict:
@@ -114,11 +128,11 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     for (block, name), part in found.groupby(["block", "row"], sort=False):
         part = part[part.n > 0]
         if len(part):
-            best = part.loc[part.accuracy.idxmax()]
+            won = best(part)
             row = next(r for r in table.rows if r["name"] == name)
-            made.setdefault(f"{block}.{profile}", {})[name] = grid(table, row, block, profile, count)[best.number] | {
-                "tries": count, "seeds": list(seeds), "accuracy": round(best.accuracy, 4),
-                "given": round(part.accuracy[part.number == 0].sum(), 4)}
+            made.setdefault(f"{block}.{profile}", {})[name] = grid(table, row, block, profile, count)[won.number] | {
+                "tries": count, "seeds": list(seeds), "accuracy": round(float(won.accuracy), 4),
+                "given": round(float(part.accuracy[part.number == 0].sum()), 4)}
     return made
 
 

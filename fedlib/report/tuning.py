@@ -11,15 +11,15 @@ def tries(page, block: str) -> pd.DataFrame:
     the row as it is given?), usual (has it the weight as given?), chosen.
     """
     profile = page.blocks[block]
-    rows = page.table.rows and [r["name"] for r in page.table.rows if f"{block}.{profile}" in r.get("chosen", {})]
-    rows = [tables.given_name(r) for r in rows]
+    rows = [tables.given_name(r["name"]) for r in page.table.rows if f"{block}.{profile}" in r.get("chosen", {})]
     if not rows:
         return pd.DataFrame(columns=["row", "lr", "weight", "accuracy", "given", "usual", "chosen"])
     found = tune.scores(page.table, profile, page.results, [block], rows)
-    found = found[found.n > 0].drop(columns=["block", "n"])
-    best = found.groupby("row").accuracy.transform("idxmax") == found.index
+    found = found[found.n > 0]
+    won = {tune.best(part).name for _, part in found.groupby("row")}
     usual = found.weight.isna() | (found.weight == found.row.map(found[found.number == 0].set_index("row").weight))
-    return found.assign(given=found.number == 0, usual=usual, chosen=best).drop(columns="number")
+    found = found.assign(given=found.number == 0, usual=usual, chosen=found.index.isin(won))
+    return found.drop(columns=["block", "number", "n", "gain"])
 
 
 def choices(page, block: str) -> pd.DataFrame:

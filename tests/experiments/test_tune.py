@@ -66,6 +66,15 @@ def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
     assert chosen["FedAvg"]["given"] == 60 and chosen["FedAvg"]["accuracy"] == 70
 
 
+@pytest.mark.parametrize("gains, chosen", [
+    ((0.6, 0.6), True), ((0.4, 0.4), False), ((3.0, -0.1), False), ((1.2, 0.1), True)])
+def test_a_try_must_be_better_with_every_seed_and_by_half_a_point(small, gains, chosen):
+    def accuracy(p):
+        return 60.0 + gains[p.seed - 100] if p.run.protocol.lr == 0.15 else 60.0 if p.run.protocol.lr == 0.05 else 50.0
+    small_paper.fill(small, tune.tries(load(), "mini", rows=["FedAvg"]), accuracy)
+    assert tune.choose(load(), "mini", small)["b.mini"]["FedAvg"]["protocol"] == ({"lr": 0.15} if chosen else {})
+
+
 def test_a_try_that_diverged_is_not_chosen(small):
     table = load()
     small_paper.fill(small, tune.tries(table, "mini", rows=["FedAvg"]), lambda p: None if p.run.protocol.lr == 0.5 else

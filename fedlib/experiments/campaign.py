@@ -4,6 +4,8 @@ The order is a file, so that it can be read and changed: `workflow/campaign.toml
 blocks (all where none are named), the rows to tune (all where none are named; [] for none), and how.
 """
 import os
+import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +82,7 @@ def following(campaign: list[Part], results: Path, taken: set) -> list[Planned]:
         todo = [p for p in planned(part) if p.run.digest not in taken and not batch.ended(p, results)]
         if todo:
             chosen = {p.run.digest: p for p in todo if kind(p) == kind(todo[0])}
-            taken |= chosen.keys()
+            taken.update(chosen)
             return list(chosen.values())
     return []
 
@@ -95,6 +97,7 @@ def run(campaign: list[Part], results: Path, device: str = "cpu", jobs: int | No
     """Train all of it at low priority; returns the exit code. Stopped or killed, the same command goes on."""
     machine.check_device(device)
     os.nice(19)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # `execute` then ends the runs under way, too
     taken = set()
 
     def more():

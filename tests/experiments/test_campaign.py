@@ -18,6 +18,7 @@ PART = 'table = "small/t"\nprofile = "mini"\ntries = 2\nseeds = [100]\n'
 def small(tmp_path, monkeypatch):
     small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(2), "rounds = 2, lr = 0.05"))
     monkeypatch.setattr(campaign.os, "nice", quiet)
+    monkeypatch.setattr(campaign.signal, "signal", lambda *_: None)
     return tmp_path / "results"
 
 
@@ -83,6 +84,31 @@ def test_a_budget_ends_it_and_the_next_call_goes_on(small, tmp_path, monkeypatch
     assert 0 < some < 6
     campaign.run(parts, small, jobs=1, say=quiet, progress=quiet)
     assert len(Trained.started) == 6
+
+
+class Slow(Trained):
+    """The record is there, and the process ended, when it is asked for the second time."""
+
+    def __init__(self, planned, command, log):
+        self.planned, self.log, self.last, self.asked = planned, log, "", 0
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        self.started.append(planned)
+
+    def poll(self):
+        self.asked += 1
+        if self.asked == 1 + self.started.index(self.planned) % 2:      # one of two ends first
+            records.write_record(self.planned.run.path(self.log.parents[1]), small_paper.a_record(self.planned, 60.0))
+            return 0
+        return None
+
+
+def test_what_trains_is_not_started_twice(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch, "Child", Slow)
+    Slow.started = []
+    campaign.run(campaign.parts(plan(tmp_path, 'rows = ["FedAvg"]')), small, jobs=2, say=quiet, progress=quiet)
+    digests = [p.run.digest for p in Slow.started]
+    assert len(digests) == len(set(digests)) == 6 + 2       # nothing was better, so the tuned rows are those given
 
 
 @pytest.mark.parametrize("line, said", [

@@ -29,6 +29,7 @@ from pathlib import Path
 import forks
 import nbformat
 import papermill
+import readme
 import yaml
 
 from fedlib.core import schema
@@ -166,8 +167,19 @@ def tidy(path: Path, name: str):
                          'text; its metadata needs {"mystnb": {"image": {"alt": "..."}}}')
         if "image" in how and not cell.outputs:     # where records lack, it says so
             raise Broken(f"notebook {name}: the cell '{cell.source.splitlines()[0]}' shows no figure, nor why")
-    notebook.cells = [part for cell in notebook.cells for part in apart(cell)]
+    notebook.cells = [part for cell in answered(notebook.cells) for part in apart(cell)]
     nbformat.write(notebook, path)
+
+
+def answered(cells: list) -> list:
+    """The cells, with the answer that one of them shows moved below the title: a page begins with it."""
+    for cell in cells[1:]:
+        for output in list(cell.get("outputs", [])):
+            if output.get("data", {}).get("text/html", "").startswith('<div class="answer">'):
+                cell.outputs.remove(output)
+                title, line, rest = cells[0].source.partition("\n")
+                cells[0].source = f"{title}\n\n{output['data']['text/html']}\n{line}{rest}"
+    return cells
 
 
 def apart(cell) -> list:
@@ -222,6 +234,8 @@ def mirror(out: Path, notebooks: dict[str, Path]):
     shutil.copy2(ROOT / "_config.yml", out / "_config.yml")
     shutil.rmtree(out / "book", ignore_errors=True)
     shutil.copytree(ROOT / "book", out / "book", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    first = out / "book/index.md"
+    first.write_text(readme.renewed(first.read_text(encoding="utf-8")), encoding="utf-8")
     current = {out / path.relative_to(ROOT) for path in notebooks.values()}
     for path in (out / "notebooks").rglob("*.ipynb"):
         if path not in current:

@@ -1,4 +1,6 @@
-"""Write the results and the methods into README.md: `python book/readme.py`. A test keeps them current."""
+"""What holds, in tables: `python book/readme.py` writes them into README.md, where a test keeps them current, and
+`book/build.py` into the book's first page.
+"""
 import json
 import re
 from pathlib import Path
@@ -10,7 +12,6 @@ from fedlib.report import zoo
 
 ROOT = Path(__file__).parent.parent
 RESULTS = records.results_folder(ROOT / "results")
-MARKS = {k: re.compile(rf"(<!-- {k} -->\n).*?(<!-- /{k} -->)", re.S) for k in ("results", "methods")}
 
 CONTROL = "FedAvg"
 HEADER = ["paper", "table, dataset", "its method: printed", "ours", f"{CONTROL}: printed", "ours", "constant answer",
@@ -24,7 +25,7 @@ def results_table() -> str:
     as printed and as run, that of the constant answer, and how many rows are evidence.
     """
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-    for ident in sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values()):
+    for ident in first_tables():
         paper, number = ident.split("/")
         about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
         own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
@@ -68,6 +69,75 @@ def counts(rows) -> str:
     return " | ".join([*marks, str(least) if least == most else f"{least} to {most}"])
 
 
+def leads() -> str:
+    """Markdown: of each paper's first table and each dataset with records, its method's lead over FedAvg, printed and
+    run, with the verdict that the claim "better than FedAvg" would have; then the datasets without records.
+    """
+    lines, absent = ["| | printed | ours | verdict |", "|---|---|---|---|"], []
+    for ident in first_tables():
+        about, table = tables.papers()[ident.split("/")[0]]["paper"], tables.load_table(ident)
+        own, setting = about.get("row", about.get("name")), "ood" if table.transfer else "avg"
+        shown = tables.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
+        known = [(tables.values(table, p, RESULTS), evidence.of_rows(table, p, RESULTS)) for p in ("paper", "lite")]
+        for block in [b for b in shown if "printed" not in table.blocks[b]]:
+            claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}
+            column = "ood_printed" if table.transfer else "avg"
+            printed = claims.printed_difference(claim | {"setting": column}, CONTROL, table)
+            found, name = best_known(table, claim, known), f"{about['name']}, {table.blocks[block]['title']}"
+            if found["n"] and printed == printed:
+                half = f" ± {found['half']:.1f}" if found["half"] == found["half"] else ""
+                lines.append(f"| [{name}](../notebooks/{table.page}.ipynb) | {printed:+.1f} "
+                             f"| {found['mean']:+.1f}{half} | {found['verdict']} |")
+            elif printed == printed:
+                absent.append(name)
+    return "\n".join([*lines, "", f"Printed, and not run: {'; '.join(absent)}.", ""])
+
+
+def best_known(table, claim: dict, known: list) -> dict:
+    """The claim judged by the first (values, rows) that has records of it, on tuned rows where they are there."""
+    for cells, rows in known:
+        for one in (claims.in_tuned_form(claim), claim):
+            found = claims.judge(one, cells[cells.row.isin([one["better"], *one["than"]])], rows, table)
+            if found["verdict"] != claims.NOT_RUN:
+                return found
+    return found
+
+
+def first_tables() -> list[str]:
+    """The first table of each paper."""
+    return sorted({i.split("/")[0]: i for i in reversed(tables.idents())}.values())
+
+
+def artefacts() -> str:
+    """Markdown: a fold for each paper with its tables and figures, what of them was run, and how their claims stand."""
+    judged, parts = claims.judge_all(RESULTS), []
+    for name, content in [(n, c) for n, c in tables.papers().items() if "name" in c["paper"]]:
+        lines = ["| | mini | lite | paper | claims |", "|---|---|---|---|---|"]
+        for table in [tables.load_table(f"{name}/{t}") for t in content["tables"]]:
+            mine = judged[(judged.paper == name) & (judged.table == table.id.split("/")[1])]
+            stands = ", ".join(f"{n} {v}" for v, n in mine.verdict.value_counts().reindex(claims.VERDICTS).dropna(
+                ).astype(int).items()) or "–"
+            runs = " | ".join(share(table, profile) for profile in tables.PROFILES)
+            title = f"{words(table.id.split('/')[1])}{table.question or table.title}"
+            lines.append(f"| [{title}](../notebooks/{table.page}.ipynb) | {runs} | {stands} |")
+        title = f"{content['paper']['name']}: {len(content['tables'])} tables and figures"
+        parts.append(f":::{{admonition}} {title}\n:class: dropdown\n" + "\n".join(lines) + "\n:::\n")
+    return "\n".join(parts)
+
+
+def words(name: str) -> str:
+    """'Table 2: ' of table2, 'Figure 6: ' of figure6_tau; '' of another name."""
+    found = re.match(r"(table|figure)(\d+)", name)
+    return f"{found[1].capitalize()} {found[2]}: " if found else ""
+
+
+def share(table, profile: str) -> str:
+    """'all 30', '12 of 30', 'none of 30', or '–' where the profile has no runs."""
+    planned = table.runs(profile)
+    done = sum(p.done(RESULTS) for p in planned)
+    return "–" if not planned else f"all {done}" if done == len(planned) else f"{done or 'none'} of {len(planned)}"
+
+
 def methods_table() -> str:
     """Markdown: every method with the file that holds it and the page that shows it, a line for each kind of change."""
     lines = ["| what changes | methods | file | page |", "|---|---|---|---|"]
@@ -82,10 +152,15 @@ def methods_table() -> str:
 
 
 def renewed(text: str) -> str:
-    """The README with its tables made anew."""
-    for name, table in (("results", results_table), ("methods", methods_table)):
-        text = MARKS[name].sub(lambda m, table=table: m[1] + table() + m[2], text)
+    """The text with its tables made anew."""
+    for name, table in MADE.items():
+        text = re.sub(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, table=table: m[1] + table() + m[2], text,
+                      flags=re.S)
     return text
+
+
+MADE = {"results": results_table, "methods": methods_table, "answered": lambda: f"{answered()}\n", "leads": leads,
+        "artefacts": artefacts}
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def _line(outcome, total, running, start) -> str:
 
 def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "cpu", results: Path | None = None,
            jobs: int | None = None) -> Path:
-    """For notebooks: the folder of records. With mode "run" it trains what is missing, with "read" it says so."""
+    """For notebooks: the folder of records. With mode "run" it trains what is missing first."""
     results, planned = records.results_folder(results), table.runs(profile, seeds)
     pick("mode", mode, ("read", "run"))
     todo = [p for p in planned if not p.done(results)]
@@ -146,8 +146,6 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
         outcome = execute(todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
         if outcome["failed"]:
             raise UserError(f"{len(outcome['failed'])} runs failed: {outcome['failed'][0]}")
-    elif todo:
-        print(f"{len(todo)} of {len(planned)} runs are not there yet: fedlib run {table.id} --profile {profile}")
     return results
 
 

@@ -33,8 +33,8 @@ PAPER = {"paper": dict, "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str]}
                     | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
-                          "columns?": {str: str}, "data?": {str: dict}, "shows?": {str: [str]}, "leave_one_out?": bool,
-                          "transfer?": bool}},
+                          "columns?": {str: str}, "data?": {str: dict},
+                          "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool}},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
                      | {"than": [str]}]}
 
@@ -81,7 +81,8 @@ class Table:
     data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
     without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
     block, the domains whose features a figure draws. measure: what is measured beside the record. transfer: the columns
-    are what `fedlib.engine.evaluate` measures, and the round, in the place of domains.
+    are what `fedlib.engine.evaluate` measures, and the round, in the place of domains. question: that it answers. page:
+    the notebook that shows it.
     """
     id: str
     title: str
@@ -97,6 +98,8 @@ class Table:
     shows: dict
     measure: str
     transfer: bool
+    question: str = ""
+    page: str = ""
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows of other profiles have none."""
@@ -247,7 +250,8 @@ def load_table(ident: str) -> Table:
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
                  table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),
-                 table.get("transfer", False))
+                 table.get("transfer", False), table.get("question", ""),
+                 table.get("page", ""))
 
 
 # records -> cells

@@ -9,7 +9,7 @@ from IPython.display import Markdown, display
 
 from fedlib.experiments import batch, claims, evidence, tables
 from fedlib.experiments.statistics import interval
-from fedlib.report import marks, plots, text, tuning
+from fedlib.report import answer, marks, plots, text, tuning
 
 
 class Page:
@@ -204,8 +204,9 @@ class Page:
 
     # what a notebook shows
 
-    def about(self) -> Markdown:
-        """Which profiles are shown, and which blocks have records in each."""
+    def about(self, *others):
+        """The answer in a box, of this table and of others on the page; then which profiles are shown."""
+        display(answer.box(self, *others))
         held = {p: "; ".join(self.titles[b] for b in self.ran if self.blocks[b] == p) for p in self.profiles}
         return text.lines(f"profile **{p}** ({tables.PROFILES[p]}). Records of: {held[p] or 'nothing yet'}."
                           for p in self.profiles)

@@ -45,21 +45,26 @@ def every(results: Path | None = None) -> pd.DataFrame:
                         reason=[r for _, r in whys])
 
 
+def lacking(block: dict) -> list[str]:
+    """What the block's runs need that was not at hand, in words: "SVHN was not at hand"."""
+    data = block[next(p for p in ("lite", "paper", "mini") if p in block)]["data"]
+    missing = [f"{title} was not at hand" for name, title in ABSENT.items() if data["name"].startswith(name)]
+    some = sorted(DOMAINS[d] for d in data.get("domains", []) if d in DOMAINS)
+    missing += [f"{', '.join(some)} were not at hand"] * bool(some)
+    return missing + ["CLIP's weights were not at hand"] * data.get("encoder", "").startswith("open_clip")
+
+
 def why(claim, table: tables.Table, results: Path) -> tuple[str, str]:
     """Why a claim has no verdict: the kind of reason, and the reason in words."""
     block = table.blocks[claim.block]
-    profile = next(p for p in ("lite", "paper", "mini") if p in block)
-    data = block[profile]["data"]
-    missing = [f"{title} was not at hand" for name, title in ABSENT.items() if data["name"].startswith(name)]
-    lacking = sorted(DOMAINS[d] for d in data.get("domains", []) if d in DOMAINS)
-    missing += [f"{', '.join(lacking)} were not at hand"] * bool(lacking)
-    missing += ["CLIP's weights were not at hand"] * data.get("encoder", "").startswith("open_clip")
-    if missing:
+    if missing := lacking(block):
         return missing[0], "; ".join(missing)
+    profile = next(p for p in ("lite", "paper", "mini") if p in block)
     given = next(c for c in table.claims if c["id"] == claim.id)
     done = [p.done(results) for p in table.runs(profile)
             if p.block == claim.block and p.row in (given["better"], *given["than"])]
-    return "not trained to the end", f"not trained to the end: {sum(done)} of {len(done)} runs in {profile}"
+    kind = "not trained to the end" if any(done) else "not started"
+    return kind, f"{kind}: {sum(done)} of {len(done)} runs in {profile}"
 
 
 def counts(claims: pd.DataFrame) -> pd.DataFrame:

@@ -116,7 +116,7 @@ PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": [
 def book(tmp_path):
     """A copy of the machinery with a page, a notebook with parameters, and no other content."""
     (tmp_path / "book").mkdir()
-    for name in ("build.py", "forks.py"):
+    for name in ("build.py", "forks.py", "readme.py"):
         shutil.copy(ROOT / "book" / name, tmp_path / "book" / name)
     shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
     shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")
@@ -293,6 +293,16 @@ def test_a_caption_stands_below_figures_alone(book):
     kinds = [("image/png" in c.outputs[0].data, "figure" in c.metadata.mystnb) for c in parts]
     assert kinds == 2 * [(False, False), (True, True)]
     assert [c.metadata.tags for c in parts] == [["hide-input"]] + 3 * [["remove-input"]]
+
+
+def test_a_page_begins_with_its_answer(book):
+    """Wherever the notebook asks for it, the box stands below the title, and once."""
+    ask = "from IPython.display import HTML, display\ndisplay(HTML('<div class=\"answer\"><p>Yes.</p></div>'))\n'more'"
+    write(book, new_code_cell(ask))
+    assert build(book, "--only", "one").returncode == 0
+    made = nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells
+    assert made[0].source.split("\n") == ["# One", "", '<div class="answer"><p>Yes.</p></div>', ""]
+    assert [o.data["text/plain"] for c in made if c.cell_type == "code" for o in c.outputs] == ["'more'"]
 
 
 def test_an_empty_text_shows_nothing(book):

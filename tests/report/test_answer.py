@@ -1,0 +1,81 @@
+"""The box that a page begins with says what is printed, what ours is, the verdict, and what was not run."""
+import re
+
+import pandas as pd
+import pytest
+import small_paper
+
+from fedlib import Page
+from fedlib.experiments import tables
+from fedlib.report import answer
+
+ROWS = '{ name = "FedProx" }, { name = "FedAvg" }, { name = "MOON" }, { name = "MOON, mild", method = "MOON", ' \
+       'printed = "MOON", settings = { mu = 0.1 } }'
+PRINTED = "t,b,avg,FedProx,accuracy,90.0\nt,b,avg,FedAvg,accuracy,88.5\nt,b,avg,MOON,accuracy,80.0\n" \
+          "t,far,avg,FedProx,accuracy,70.0\n"
+FAR = """
+[blocks.far]
+title = "Far, away"
+columns = { scans = "S" }
+[blocks.far.paper]
+data = { name = "tiny_digits", domains = ["scans"] }
+net = { net = "linear" }
+protocol = { rounds = 1 }
+"""
+CLAIM = """
+[[claims]]
+id = "over"
+source = "Table 1"
+says = "FedProx is above FedAvg."
+table = "t"
+block = "b"
+setting = "avg"
+better = "FedProx"
+than = ["FedAvg"]
+"""
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    text = small_paper.content(ROWS, range(3), "rounds = 4, epochs = 2, lr = 0.05", CLAIM + FAR)
+    text = text.replace('blocks = ["b"]', 'question = "Is FedProx <better>?"\nblocks = ["b", "far"]')
+    text = text.replace("[blocks.b.mini]", "[blocks.b.lite]")
+    small_paper.use(tmp_path, monkeypatch, text, PRINTED)
+    monkeypatch.setenv("FEDLIB_RESULTS", str(tmp_path / "results"))
+    table = tables.load_table("small/t")
+    at = {"FedProx": 60.0, "FedAvg": 61.0, "MOON": 50.0, "MOON, mild": 75.0}
+    small_paper.fill(tmp_path / "results", table.runs("lite"), lambda p: None if (p.row, p.seed) == ("MOON", 2) else
+                     [0, 0, 0, at[p.row] + p.seed])
+    small_paper.fill(tmp_path / "results", table.references("lite"), lambda p: 10.0)
+    return Page("small/t", "lite")
+
+
+def test_a_card_says_place_and_distance_printed_and_ours(page):
+    found = answer.card(page, "b")
+    assert found["printed"] == "FedProx best of 3 with 90.0 %, 1.5 above FedAvg"
+    assert found["ours"] == "FedProx second of 3 with 61.0 %, 1.0 below FedAvg"      # a variant of ours has no place
+    assert found["verdicts"] == {"not evidence": 1} and found["own"]
+    assert found["basis"] == "lite profile, 4 rounds of 2 epochs, 3 seeds; of 3 rows 3 learned, 0 settled, 0 tuned"
+
+
+def test_the_box_says_what_was_not_run_and_escapes_what_it_says(page):
+    text = answer.box(page).data
+    assert "Is FedProx &lt;better&gt;?" in text and "\n\n" not in text
+    assert "<b>Not run:</b> Far, away (for a GPU)." in text
+    assert "1 of 12 runs of the lite profile are missing: <code>fedlib run small/t --profile lite</code>" in text
+    assert re.search(r'verdict-not-evidence" title="[^"]+">not evidence<', text)
+
+
+@pytest.mark.parametrize("values, subject, words", [
+    ({}, "a", ""), ({"a": 50.0}, "a", "a 50.0 %"),
+    ({"a": 50.0, "b": 50.0}, "b", "b best of 2 with 50.0 %, 0.0 above a"),
+    ({"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}, "a", "a number 4 of 4 with 1.0 %, 3.0 below d"),
+    ({"a": 1.0, "b": 2.0}, "", "b best of 2 with 2.0 %, 1.0 above a")])
+def test_places(values, subject, words):
+    assert answer.placed(pd.Series(values, dtype=float), subject) == words
+
+
+def test_every_table_asks_a_question():
+    asked = {ident: tables.load_table(ident).question for ident in tables.idents()}
+    assert all(q.endswith("?") and len(q) < 120 for q in asked.values()), asked
+    assert len(set(asked.values())) == len(asked)

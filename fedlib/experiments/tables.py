@@ -382,7 +382,8 @@ def cell(line, join: str = " | ") -> str:
 
 
 def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd.DataFrame:
-    """One block as a table of text: rows are methods, columns are domains; `join` stands between printed and ours.
+    """One block as a table of text: rows are methods, columns their mean and domains; `join` stands between printed and
+    ours.
 
     A block that the paper does not have shows ours alone.
     """
@@ -390,7 +391,8 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
     text = part.apply(cell, axis=1, join=join)
     part = part.assign(text=text if part.printed.notna().any() else text.str.removeprefix("–" + join))
     shaped = part.pivot(index="row", columns="setting", values="text")
-    shaped = shaped.loc[[r["name"] for r in table.rows], table.settings(block)]
+    columns = sorted(table.settings(block), key=lambda setting: setting != "avg")      # first what a reader looks for
+    shaped = shaped.loc[[r["name"] for r in table.rows], columns]
     shaped["n"] = part[part.setting == table.settings(block)[-1]].set_index("row")["n"]
     return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
 

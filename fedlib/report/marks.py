@@ -12,13 +12,15 @@ WORDS = {True: "yes", False: "no", None: "–"}
 def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
     """A block's table of text with the marks of each row, and the rows of the constant answer and of chance below.
 
-    Each number of ours opens the records behind it.
+    Each number of ours opens the records behind it; the highest of a column is bold, the next underlined.
     """
     columns = {s: c for s, c in (page.table.blocks[block]["columns"] | {"avg": "Avg"}).items() if c in wide}
     behind, rows = records_behind(page, block), of_rows(page, block).set_index("row")
-    for row in [r for r in wide.index if r in behind]:
-        for column in columns.values():
-            wide.loc[row, column] = text.opened(wide.loc[row, column], behind[row])
+    ours = page.cells[(page.cells.block == block) & page.cells.row.isin(wide.index)].set_index(["setting", "row"]).ours
+    for setting, column in columns.items():
+        places = ours[setting].rank(ascending=False, method="min") if setting != "rounds" else {}
+        for row in wide.index:
+            wide.loc[row, column] = text.opened(wide.loc[row, column], behind.get(row, ""), places.get(row, 0))
     for mark in ("learned", "settled", "tuned"):
         wide[mark] = [WORDS[rows[mark].get(r)] for r in wide.index]
     floors = {name: {c: f"{at[s]:.1f}" for s, c in columns.items() if s in at}

@@ -5,7 +5,7 @@ import functools
 from functools import cached_property
 
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from fedlib.experiments import batch, claims, evidence, tables
 from fedlib.experiments.statistics import interval
@@ -219,10 +219,12 @@ class Page:
     def show(self, *blocks: str, rows=None):
         """Printed above ours ± half of the 95 % interval, n seeds: a table for each block, of these rows or all.
 
-        A block without records shows what is printed alone. Rows without any number are left out, and a variant of ours
-        without records: its printed numbers stand with the block that it varies. "→ sv": nobody trained on sv.
+        A block without records comes last and folded, with what is printed alone. Rows without any number are left out,
+        and a variant of ours without records: its printed numbers stand with the block that it varies. "→ SVHN": nobody
+        trained on it.
         """
-        for block in [b for b in blocks or self.blocks if b in self.blocks]:
+        wanted = [b for b in blocks or self.blocks if b in self.blocks]
+        for block in sorted(wanted, key=lambda b: b not in self.ran):
             if block in self.ran or "printed" not in self.table.blocks[block]:
                 wide = tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
                 if block not in self.ran:
@@ -231,9 +233,11 @@ class Page:
                 wide = wide[~wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)]
                 wide = marks.marked(self, wide, block) if block in self.ran else wide
                 arrows = {c: f"→ {c}" for c in self.table.blocks[block]["columns"].values() if self.table.leave_one_out}
-                text.titled(f"{self.titles[block]}, profile {self.blocks[block]}",
-                            text.table(wide.rename(columns=arrows)),
-                            *([marks.shows(self, block)] if block in self.ran else []))
+                made = text.table(wide.rename(columns=arrows))
+                if block in self.ran:
+                    text.titled(f"{self.titles[block]}, profile {self.blocks[block]}", made, marks.shows(self, block))
+                elif len(wide):
+                    display(HTML(text.fold(f"{self.titles[block]}: printed, and not run", made.to_html())))
 
     def show_each(self, content, empty: str = text.EMPTY):
         """What content(block) gives below the title of each block with records; nothing where that is None."""

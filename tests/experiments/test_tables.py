@@ -219,9 +219,9 @@ def test_comparison_cell_by_cell(tmp_path):
     assert one.loc["office", "avg", "FedAvg"].ours == 51 and one.loc["office", "avg", "FedAvg"].n == 1
 
     wide = tables.wide(table, cells.reset_index(), "office")
-    assert list(wide.columns) == ["C", "A", "W", "D", "Avg", "n"]
+    assert list(wide.columns) == ["Avg", "Caltech", "Amazon", "Webcam", "DSLR", "n"]
     assert list(wide.index) == [r["name"] for r in table.rows]
-    assert wide.loc["FedAvg", "C"] == "64.91 | 51.0 ± 2.5" and wide.loc["FedDyn", "C"].endswith(" | –")
+    assert wide.loc["FedAvg", "Caltech"] == "64.91 | 51.0 ± 2.5" and wide.loc["FedDyn", "Caltech"].endswith(" | –")
 
 
 def test_a_record_of_another_profile_fills_no_cell(tmp_path):

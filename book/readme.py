@@ -41,7 +41,9 @@ def results_table() -> str:
                 if {own, CONTROL} <= set(part.row):
                     ood = ", ood" * table.transfer
                     title = f"{about['name']} | {number}, {table.blocks[block]['title']}{ood}"
-                    rows = marks[(marks.block == block) & (marks.setting == column) & marks.row.isin(part.row)]
+                    there = marks[(marks.block == block) & (marks.setting == column)]
+                    forms = {r: tables.tuned_name(r) for r in part.row if tables.tuned_name(r) in set(there.row)}
+                    rows = there[there.row.isin([forms.get(r, r) for r in part.row])]
                     floor = floors.get((block, column), float("nan"))
                     lines.append(f"| {title} | {standing(part, own)} | {floor:.1f} | {counts(rows)} | {profile} |")
     return "\n".join([answered(), "", *lines, ""])

@@ -13,8 +13,12 @@ FAR = 1000.0        # a training loss above this has been through a blow-up, whe
 
 
 def rise(rounds: list[dict]) -> float:
-    """Points: the mean accuracy of the last fifth of the rounds minus that of the fifth before; nan of one round."""
-    means = [sum(r["acc"].values()) / len(r["acc"]) for r in rounds if r["round"]]
+    """Points: the mean accuracy of the last fifth of the rounds minus that of the fifth before; nan of one round.
+
+    A table of transfer has the number of the round among its columns: it rises whatever is learned, and does not count.
+    """
+    every = [[v for k, v in r["acc"].items() if k != "rounds"] for r in rounds if r["round"]]
+    means = [sum(values) / len(values) for values in every]
     size = max(1, len(means) // 5)
     if len(means) < 2:
         return float("nan")

@@ -34,7 +34,8 @@ PAPER = {"paper": dict, "methods?": {str: VALUES},
                     | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
                           "columns?": {str: str}, "data?": {str: dict},
-                          "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool}},
+                          "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
+                          "rates_only?": bool}},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
                      | {"than": [str]}]}
 
@@ -82,7 +83,7 @@ class Table:
     without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
     block, the domains whose features a figure draws. measure: what is measured beside the record. transfer: the columns
     are what `fedlib.engine.evaluate` measures, and the round, in the place of domains. question: that it answers. page:
-    the notebook that shows it.
+    the notebook that shows it. rates_only: it is about a weight, so that tries change the rate alone.
     """
     id: str
     title: str
@@ -100,6 +101,7 @@ class Table:
     transfer: bool
     question: str = ""
     page: str = ""
+    rates_only: bool = False
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows of other profiles have none."""
@@ -251,7 +253,7 @@ def load_table(ident: str) -> Table:
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
                  table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),
                  table.get("transfer", False), table.get("question", ""),
-                 table.get("page", ""))
+                 table.get("page", ""), table.get("rates_only", False))
 
 
 # records -> cells

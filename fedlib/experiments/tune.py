@@ -59,8 +59,8 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
     run = table.plan(row, block, profile, SEEDS[0])
     rate, main = RATE.get(run.method), MAIN.get(run.method, "")
     given = run.settings | {k: d for k, (_, d) in fields(METHODS[run.method]).items() if k not in run.settings}
-    if main and not given[main]:
-        main = ""       # an ablation that turns the term off
+    if table.rates_only or main and not given[main]:
+        main = ""       # the table is about it, or an ablation turns the term off
     found = []
     for of_rate, of_weight in (GRID if main else [(f, 1) for f in RATES])[:count]:
         settings, protocol = {}, {}

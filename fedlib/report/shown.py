@@ -41,7 +41,7 @@ def shown_text(found: dict) -> str:
              f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {found['select']}; – is not run"]
     for block in tables.shown_blocks(table, profile):
         lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
-        mean = [r for r in found["rows"] if (r["block"], r["setting"]) == (block, table.settings(block)[-1])]
+        mean = [r for r in found["rows"] if (r["block"], r["setting"]) == (block, "ood" if table.transfer else "avg")]
         lines += [f"  {fault}" for fault in evidence.faults(mean)] if mean else []
     counts = pd.Series([c["verdict"] for c in found["claims"]], dtype=object).value_counts()
     lines.append("\nclaims: " + (", ".join(f"{n} {v}" for v, n in counts.items()) or "none"))

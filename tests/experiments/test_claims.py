@@ -334,3 +334,10 @@ def test_a_model_for_all_is_judged_beside_one_answer_for_all(tmp_path, monkeypat
     rows = evidence.of_rows(table, "mini", results).query("setting == 'avg'").set_index("row")
     assert rows.learned.to_dict() == {"FedAvg": True, "Local": False}
     assert rows.above.to_dict() == {"FedAvg": 31.0, "Local": -19.0}
+
+
+def test_the_number_of_the_round_is_no_rise():
+    """In a table of transfer it stands among the columns; it once made every run of MPFT's table rise."""
+    flat = [{"round": r, "acc": {"ood": 50.0, "ind": 60.0, "rounds": r}} for r in range(1, 201)]
+    assert evidence.rise(flat) == 0
+    assert evidence.rise([r | {"acc": r["acc"] | {"ood": r["round"] / 2}} for r in flat]) == 10

@@ -66,6 +66,14 @@ def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
     assert chosen["FedAvg"]["given"] == 60 and chosen["FedAvg"]["accuracy"] == 70
 
 
+def test_a_table_about_a_weight_tries_rates_alone(tmp_path, monkeypatch):
+    text = small_paper.content(ROWS, range(3)).replace('select = "last"', 'select = "last"\nrates_only = true')
+    small_paper.use(tmp_path, monkeypatch, text)
+    planned = [p for p in tune.tries(load(), "mini") if p.row == "FedProx"]
+    assert {p.run.settings["mu"] for p in planned} == {0.01}
+    assert len({p.run.protocol.lr for p in planned}) == tune.TRIES
+
+
 @pytest.mark.parametrize("gains, chosen", [
     ((0.6, 0.6), True), ((0.4, 0.4), False), ((3.0, -0.1), False), ((1.2, 0.1), True)])
 def test_a_try_must_be_better_with_every_seed_and_by_half_a_point(small, gains, chosen):

@@ -78,13 +78,12 @@ def leads() -> str:
     lines, absent = ["| | printed | ours | verdict |", "|---|---|---|---|"], []
     for ident in first_tables():
         about, table = tables.papers()[ident.split("/")[0]]["paper"], tables.load_table(ident)
-        own, setting = about.get("row", about.get("name")), "ood" if table.transfer else "avg"
+        own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
         shown = tables.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
         known = [(tables.values(table, p, RESULTS), evidence.of_rows(table, p, RESULTS)) for p in ("paper", "lite")]
         for block in [b for b in shown if "printed" not in table.blocks[b]]:
             claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}
-            column = "ood_printed" if table.transfer else "avg"
-            printed = claims.printed_difference(claim | {"setting": column}, CONTROL, table)
+            printed = claims.printed_difference(claim, CONTROL, table)
             found, name = best_known(table, claim, known), f"{about['name']}, {table.blocks[block]['title']}"
             if found["n"] and printed == printed:
                 half = f" ± {found['half']:.1f}" if found["half"] == found["half"] else ""

@@ -23,6 +23,18 @@ select = "last"
 rows = [{rows}]
 {more}"""
 
+CLAIM = """
+[[claims]]
+id = "over"
+source = "Table 1"
+says = "FedProx is above FedAvg."
+table = "t"
+block = "b"
+setting = "avg"
+better = "FedProx"
+than = ["FedAvg"]
+"""
+
 
 def content(rows: str, seeds=(0,), protocol="rounds = 4, lr = 0.05", more="", title="Small") -> str:
     """The paper's TOML. rows: of the table; more: further tables and claims."""

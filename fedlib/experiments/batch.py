@@ -73,6 +73,8 @@ def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: f
                 if ask and not waiting:
                     waiting = more()
                     total, ask = total + len(waiting), bool(waiting)
+                if again and not waiting and not running:       # alone they have all of it
+                    waiting, again, jobs = again, [], 1
                 if not waiting:
                     break
                 running.append(_start(waiting.pop(0), results, device, left, stack))
@@ -86,8 +88,6 @@ def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: f
                         again.append(child.planned)
                     else:
                         _end(child, code, outcome, results, device)
-            if again and not waiting and not running:       # alone they have all of it
-                waiting, again, jobs = again, [], 1
             line = _line(outcome, total, running, start)
             if line != shown:
                 say(line)

@@ -10,6 +10,7 @@ from fedlib.core import machine
 from fedlib.core.errors import UserError
 from fedlib.engine import records
 from fedlib.engine.checkpoint import resume
+from fedlib.engine.evaluate import stalled
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import Run, plan, run_digest
 from fedlib.experiments import tables, tune
@@ -19,10 +20,12 @@ POINTS, SHARE = 5.0, 0.05       # what another processor may change: the mean ac
 
 def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: str = "cpu") -> dict:
     """{"record", "planned": tables that plan the run, "data": are they the same, "rounds": [{"round", "acc", "again",
-    "loss", "loss_again", "equal", "close"}], "trusted"}: a record beside its rounds trained again.
+    "loss", "loss_again", "equal", "close"}], "whole": are all rounds there, "trusted"}: a record beside its rounds
+    trained again.
 
-    trusted: planned, of the same data, and every round close: the mean accuracy within POINTS, the training loss within
-    SHARE. The rounds are the first, or those after the checkpoint. UserError: no record, or not of this version.
+    trusted: planned, whole, of the same data, and every round close: the mean of whatever it measured in percent within
+    POINTS, the training loss within SHARE. The rounds are the first, or those after the checkpoint. UserError: no
+    record, or not of this version.
     """
     record = records.read_record(path)
     run = asked(record, path)
@@ -40,10 +43,11 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
     first = 0 if not checkpoint else begin
     compared = [beside(old, new) for old, new in zip(record["rounds"][first:], simulation.rounds[first:])]
     data = made.get("data", {}).get("digest") == simulation.federation.about["digest"]
-    where = planned_in(run)
-    return {"record": str(path), "planned": where, "data": data, "rounds": compared,
+    where, end = planned_in(run), record["rounds"]
+    whole = end[-1]["round"] == run.protocol.rounds or stalled(end, run.protocol)
+    return {"record": str(path), "planned": where, "data": data, "whole": whole, "rounds": compared,
             "hardware": made.get("hardware", "unknown"), "here": machine.described(device)["hardware"],
-            "trusted": bool(where and data and compared and all(r["close"] for r in compared))}
+            "trusted": bool(where and data and whole and compared and all(r["close"] for r in compared))}
 
 
 def asked(record: dict, path: Path) -> Run:
@@ -71,25 +75,30 @@ def planned_in(run: Run) -> list[str]:
 
 
 def same(old: dict, new: dict) -> bool:
-    """Have two rounds the same accuracies and losses?"""
-    return all(old[k] == new[k] for k in ("round", "acc", "loss", "train_loss"))
+    """Have two rounds measured the same in every percentage and loss?"""
+    return all(old.get(k) == new.get(k) for k in ("round", *records.BY_NAME, "loss", "train_loss"))
 
 
 def beside(old: dict, new: dict) -> dict:
     """One round of the record and the same trained again."""
-    acc, again = (sum(r["acc"].values()) / len(r["acc"]) for r in (old, new))
+    percents = [(mean(old.get(k, {})), mean(new.get(k, {}))) for k in records.BY_NAME]
+    alike = all(old.get(k, {}).keys() == new.get(k, {}).keys() for k in records.BY_NAME)
     near = math.isclose(old["train_loss"], new["train_loss"], rel_tol=SHARE, abs_tol=SHARE / 10)
-    return {"round": old["round"], "acc": round(acc, 4), "again": round(again, 4), "loss": old["train_loss"],
-            "loss_again": new["train_loss"],
-            "equal": same(old, new),
-            "close": old["round"] == new["round"] and old["acc"].keys() == new["acc"].keys()
-            and abs(acc - again) <= POINTS and near}
+    return {"round": old["round"], "acc": round(mean(old["acc"]), 4), "again": round(mean(new["acc"]), 4),
+            "loss": old["train_loss"], "loss_again": new["train_loss"], "equal": same(old, new),
+            "close": old["round"] == new["round"] and alike and near and all(abs(a - b) <= POINTS for a, b in percents)}
+
+
+def mean(values: dict) -> float:
+    """Of the values; 0 of none."""
+    return sum(values.values()) / max(1, len(values))
 
 
 def in_words(found: dict) -> str:
     """For a reader of a terminal: the answer first."""
     lines = [f"{found['record']}: " + ("what was trained again agrees" if found["trusted"] else "NOT verified")]
     lines += [f"  planned in {', '.join(found['planned'])}" if found["planned"] else "  no table plans such a run"]
+    lines += [] if found["whole"] else ["  rounds are missing at its end"]
     lines += ["  of the same data" if found["data"] else "  of other data than are prepared here"]
     for r in found["rounds"]:
         how = "equal in every number" if r["equal"] else "close" if r["close"] else "too far apart"

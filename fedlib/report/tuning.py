@@ -10,11 +10,12 @@ def tries(page, block: str) -> pd.DataFrame:
     """One line for each try of a block with records: row, lr, weight, accuracy (%, on validation samples), given (is it
     the row as it is given?), usual (has it the weight as given?), chosen.
     """
-    profile = page.blocks[block]
-    rows = [tables.given_name(r["name"]) for r in page.table.rows if f"{block}.{profile}" in r.get("chosen", {})]
-    if not rows:
+    place = f"{block}.{page.blocks[block]}"
+    chosen = {tables.given_name(r["name"]): r["chosen"][place] for r in page.table.rows if place in r.get("chosen", {})}
+    if not chosen:
         return pd.DataFrame(columns=["row", "lr", "weight", "accuracy", "given", "usual", "chosen"])
-    found = tune.scores(page.table, profile, page.results, [block], rows)
+    found = pd.concat([tune.scores(page.table, page.blocks[block], page.results, [block], [row], how["tries"],
+                                   tuple(how["seeds"])) for row, how in chosen.items()], ignore_index=True)
     found = found[found.n > 0]
     won = {tune.best(part).name for _, part in found.groupby("row")}
     usual = found.weight.isna() | (found.weight == found.row.map(found[found.number == 0].set_index("row").weight))

@@ -11,22 +11,12 @@ from fedlib.experiments.claims import judge_claims
 from fedlib.report import shown
 
 ROWS = '{ name = "FedAvg" }, { name = "FedProx" }, { name = "off", method = "FedProx", settings = { mu = 0.0 } }'
-CLAIM = """
-[[claims]]
-id = "over"
-source = "Table 1"
-says = "FedProx is above FedAvg."
-table = "t"
-block = "b"
-setting = "avg"
-better = "FedProx"
-than = ["FedAvg"]
-"""
 
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(3), "rounds = 2, lr = 0.05", CLAIM))
+    text = small_paper.content(ROWS, range(3), "rounds = 2, lr = 0.05", small_paper.CLAIM)
+    small_paper.use(tmp_path, monkeypatch, text)
     return tmp_path / "results"
 
 

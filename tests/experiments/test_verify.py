@@ -47,7 +47,8 @@ def test_an_honest_record_is_trusted(given, fedlib):
 @pytest.mark.parametrize("change", [
     lambda r: r["rounds"][0].update(acc={d: max(0, v - 40) for d, v in r["rounds"][0]["acc"].items()}),
     lambda r: r["rounds"][0].update(train_loss=2 * r["rounds"][0]["train_loss"]),
-    lambda r: r["made"]["data"].update(digest="0" * 64)], ids=["accuracy", "loss", "data"])
+    lambda r: [x.update(transfer={"ood": 99.0}) for x in r["rounds"]], lambda r: r["rounds"].pop(),
+    lambda r: r["made"]["data"].update(digest="0" * 64)], ids=["accuracy", "loss", "transfer", "short", "data"])
 def test_a_forged_record_is_not(given, fedlib, change):
     path = given(change)
     assert not verify.verify(path)["trusted"]

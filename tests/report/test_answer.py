@@ -22,22 +22,11 @@ data = { name = "tiny_digits", domains = ["scans"] }
 net = { net = "linear" }
 protocol = { rounds = 1 }
 """
-CLAIM = """
-[[claims]]
-id = "over"
-source = "Table 1"
-says = "FedProx is above FedAvg."
-table = "t"
-block = "b"
-setting = "avg"
-better = "FedProx"
-than = ["FedAvg"]
-"""
 
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    text = small_paper.content(ROWS, range(3), "rounds = 4, epochs = 2, lr = 0.05", CLAIM + FAR)
+    text = small_paper.content(ROWS, range(3), "rounds = 4, epochs = 2, lr = 0.05", small_paper.CLAIM + FAR)
     text = text.replace('blocks = ["b"]', 'question = "Is FedProx <better>?"\nblocks = ["b", "far"]')
     text = text.replace("[blocks.b.mini]", "[blocks.b.lite]")
     small_paper.use(tmp_path, monkeypatch, text, PRINTED)

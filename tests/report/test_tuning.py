@@ -10,23 +10,13 @@ from fedlib.report import plots, tuning
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = '{ name = "FedAvg" }, { name = "FedProx" }'
-CLAIM = """
-[[claims]]
-id = "over"
-source = "Table 1"
-says = "FedProx is above FedAvg."
-table = "t"
-block = "b"
-setting = "avg"
-better = "FedProx"
-than = ["FedAvg"]
-"""
 
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """FedProx is above FedAvg as given, below when both are tuned."""
-    small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(3), "rounds = 2, lr = 0.05", CLAIM))
+    text = small_paper.content(ROWS, range(3), "rounds = 2, lr = 0.05", small_paper.CLAIM)
+    small_paper.use(tmp_path, monkeypatch, text)
     results = tmp_path / "results"
     monkeypatch.setenv("FEDLIB_RESULTS", str(results))
     table = tables.load_table("small/t")

@@ -191,6 +191,8 @@ def checked(text: str) -> dict:
         rows = [r["name"] for r in table["rows"]]
         if len(rows) > len(set(rows)):
             raise ValueError(f"two rows of {name} have one name")
+        if taken := [r for r in rows if is_tuned(r)]:
+            raise ValueError(f"the row '{taken[0]}' of {name} has the name of a tuned form")
         if absent := set(table["blocks"]) - set(content["blocks"]):
             raise ValueError(f"{name} has a block '{min(absent)}' that is not there")
     return content

@@ -10,6 +10,7 @@ from IPython.display import HTML
 
 from fedlib.experiments import claims, tables
 from fedlib.experiments.claims import NOT_RUN
+from fedlib.experiments.statistics import interval
 from fedlib.report import verdicts
 
 NTH = {1: "best", 2: "second", 3: "third"}
@@ -48,13 +49,14 @@ def card(page, block: str) -> dict:
     own = [r for r in page.rows if table.printed_row(r) == r and (r in printed or printed.empty)]
     rows = {r: tables.tuned_name(r) if tables.tuned_name(r) in cells.index else r for r in own}
     ours = cells.ours.reindex(rows.values()).set_axis(rows).dropna()
+    by_seed = page.by(setting=column).loc[block].reindex(columns=rows.values()).set_axis(rows, axis=1)
     judged = page.judged()
     judged = judged[judged.id.map({c["id"]: c["block"] for c in table.claims}) == block]
     about = not metrics(table) or "accuracy" in metrics(table)
     unit = "% ood" if table.transfer else "%"
     return {"title": page.titles[block], "own": page.blocks[block] != "mini",
             "printed": placed(printed.reindex(own).dropna(), subject, unit),
-            "ours": placed(ours, subject, unit) if about else "",
+            "ours": placed(ours, subject, unit, by_seed) if about else "",
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),
             "basis": basis(page, block, [rows[r] for r in ours.index])}
 
@@ -75,8 +77,11 @@ def subject_of(page, block: str) -> str:
     return better.mode().iloc[0] if len(better) else ""
 
 
-def placed(values: pd.Series, subject: str, unit: str = "%") -> str:
-    """'I2PFL best of 9 with 64.9 %, 5.0 above FedPLVM'; without a subject the best row; "" without values."""
+def placed(values: pd.Series, subject: str, unit: str = "%", by_seed: pd.DataFrame | None = None) -> str:
+    """'I2PFL best of 9 with 64.9 %, 5.0 above FedPLVM'; without a subject the best row; "" without values.
+
+    by_seed: the rows' values, a line for each seed: the distance then has half of its 95 % interval, '5.0 ± 2.1 above'.
+    """
     if not len(values):
         return ""
     ranks = values.rank(ascending=False, method="min").astype(int)
@@ -84,9 +89,12 @@ def placed(values: pd.Series, subject: str, unit: str = "%") -> str:
     others = values.drop(row)
     if not len(others):
         return f"{row} {values[row]:.1f} {unit}"
-    place, gap = NTH.get(ranks[row], f"number {ranks[row]}"), values[row] - others.max()
-    return (f"{row} {place} of {len(values)} with {values[row]:.1f} {unit}, {abs(gap):.1f} "
-            f"{'above' if gap >= 0 else 'below'} {others.idxmax()}")
+    place, rival = NTH.get(ranks[row], f"number {ranks[row]}"), others.idxmax()
+    gap, half = values[row] - others.max(), float("nan")
+    if by_seed is not None:
+        half = interval((by_seed[row] - by_seed[rival]).dropna())[1]
+    return (f"{row} {place} of {len(values)} with {values[row]:.1f} {unit}, {abs(gap):.1f}"
+            f"{f' ± {half:.1f}' if half == half else ''} {'above' if gap >= 0 else 'below'} {rival}")
 
 
 def basis(page, block: str, rows: list[str]) -> str:

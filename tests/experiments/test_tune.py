@@ -119,6 +119,14 @@ def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small
     assert kept["given"] == pytest.approx(given, abs=1e-3)
 
 
+def test_no_row_may_have_the_name_of_a_tuned_form(tmp_path, monkeypatch):
+    """A control of FedDEAP's was called so, and stood in PromptFL's place."""
+    rows = '{ name = "FedAvg" }, { name = "FedAvg, tuned", method = "FedProx" }'
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(rows))
+    with pytest.raises(UserError, match="the row 'FedAvg, tuned' of t has the name of a tuned form"):
+        load()
+
+
 def test_a_damaged_file_of_choices_is_named(small):
     (tables.PAPERS / tables.TUNED).write_text('{"small/t": {"b.mini": {"FedAvg": {"settings": 3}}}}')
     with pytest.raises(UserError, match="tuned.json does not say what was chosen"):

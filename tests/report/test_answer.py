@@ -42,7 +42,8 @@ def page(tmp_path, monkeypatch):
 def test_a_card_says_place_and_distance_printed_and_ours(page):
     found = answer.card(page, "b")
     assert found["printed"] == "FedProx best of 3 with 90.0 %, 1.5 above FedAvg"
-    assert found["ours"] == "FedProx second of 3 with 61.0 %, 1.0 below FedAvg"      # a variant of ours has no place
+    # a variant of ours has no place
+    assert found["ours"] == "FedProx second of 3 with 61.0 %, 1.0 ± 0.0 below FedAvg"
     assert found["verdicts"] == {"not evidence": 1} and found["own"]
     assert found["basis"] == "lite profile, 4 rounds of 2 epochs, 3 seeds; of 3 rows 3 learned, 0 settled, 0 tuned"
 

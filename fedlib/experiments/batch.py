@@ -241,7 +241,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
     for p in planned:
         if p.run.path(results).exists():
             records.read_record(p.run.path(results))
-    todo = [p for p in planned if not p.done(results)]
+    todo = list({p.run.digest: p for p in planned if not p.done(results)}.values())     # a tuned row may be as given
     budget = seconds(budget) if budget else None
     say(f"{ident}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, {len(todo)} to train")
     if not todo:

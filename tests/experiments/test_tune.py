@@ -56,6 +56,20 @@ def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
     assert chosen["FedAvg"]["given"] == 60 and chosen["FedAvg"]["accuracy"] == 70
 
 
+def test_two_rows_of_one_digest_are_one_run(small, monkeypatch):
+    """A tuned row that is as given: the process that trains it alone must not start others, which would do the same."""
+    table = load()
+    tune.keep(table, {"b.mini": {"FedAvg": {"settings": {}, "protocol": {}, "tries": 8, "seeds": [100], "accuracy": 1,
+                                            "given": 1}}}, tables.PAPERS / tables.TUNED)
+    table = load()
+    one = next(p for p in table.runs("mini") if p.row == "FedAvg, tuned")
+    assert one.run.digest == next(p.run.digest for p in table.runs("mini") if (p.row, p.seed) == ("FedAvg", one.seed))
+    monkeypatch.setattr(batch, "execute", None)
+    planned = batch.chosen("small/t", "mini", None, one.run.digest)
+    assert len(planned) == 2 and batch.run_table("small/t", "mini", planned, small, alone=True) == 0
+    assert one.done(small)
+
+
 def test_a_table_about_a_weight_tries_rates_alone(tmp_path, monkeypatch):
     text = small_paper.content(ROWS, range(3)).replace('select = "last"', 'select = "last"\nrates_only = true')
     small_paper.use(tmp_path, monkeypatch, text)

@@ -25,7 +25,7 @@ STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test test-all book check-book pdf bench batch mutants lint address clean install
+.PHONY: help reproduce test test-all book check-book pdf bench gpu batch mutants lint address clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -62,6 +62,16 @@ book: $(INSTALLED) ## execute the notebooks and build the book from the committe
 
 bench: $(INSTALLED) ## measure what a round costs, beside its floor and a plain loop
 	@OMP_NUM_THREADS=1 $(PY) -m fedlib bench
+
+# `make gpu` in pieces: each goes on where the last one stopped.
+PIECE ?= 8m
+RUNS ?= 6
+KNOWN := results/mini_digits/FedAvg-*.json
+gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, measure it, train tables of the papers; PIECE=8m RUNS=6
+	@$(PY) -m fedlib verify $$(ls $(KNOWN) | head -1) --device cuda
+	@$(PY) -m fedlib bench --device cuda
+	@$(PY) -m fedlib campaign workflow/gpu.toml --device cuda --jobs $(RUNS) --time-budget $(PIECE)
+	@$(PY) -m fedlib status workflow/gpu.toml
 
 # More of Snakemake's options: make batch ... ARGS="-n"
 TABLE ?= i2pfl/table2

@@ -180,7 +180,7 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
     from tqdm import tqdm
 
     from fedlib.core.machine import check_device
-    from fedlib.engine import loop, records
+    from fedlib.engine import loop, records, stack
     from fedlib.engine.run import run_in_words
     run = run_in_words(method, dataset, rounds, seed, sets)
     check_device(device)
@@ -189,7 +189,7 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
         def say(event):
             bar.update(event["round"] - bar.n)
             bar.set_postfix_str(f"{event['acc']:.1f} %")
-        path = loop.train(run, out, device, say)
+        path = loop.train(run, out, device, say, stack=stack.usual(device))
     record = records.read_record(path)
     if as_json:
         return click.echo(json.dumps({"record": str(path), "acc": record["rounds"][-1]["acc"]}))
@@ -246,7 +246,7 @@ def tables_(results, as_json):
 @click.argument("table")
 @PROFILE
 @click.option("--seeds", help="Like 0,1,2 [default: the table's].")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one for each CPU core or GPU].")
 @click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
 @click.option("--only", metavar="KEY", help="Only runs of this method, row or digest.")
 @click.option("--stack", metavar="K", help="Clients that train at once: auto, 1, 20 [default: 1; auto on a GPU].")
@@ -268,7 +268,7 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 @click.option("--row", "rows", multiple=True, help="Only this row; may be given again [default: all].")
 @click.option("--tries", default=8, show_default=True, help="Tries of each row, of a grid of rates and main weights.")
 @click.option("--seeds", default="100,101", show_default=True, help="Of the tries; no table uses them.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one for each CPU core or GPU].")
 @click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
 @RESULTS
 @DEVICE
@@ -282,17 +282,24 @@ def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results,
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one per CPU core; 1 on a GPU].")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one for each CPU core or GPU].")
 @click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
+@click.option("--write", type=click.Path(path_type=Path), help="Train nothing; write the runs for fedlib.engine.queue.")
 @RESULTS
 @DEVICE
-def campaign(file, jobs, time_budget, results, device):
+def campaign(file, jobs, time_budget, write, results, device):
     """Train the tables that FILE lists, in order and at low priority: as given, their tries, what these choose.
 
-    `fedlib status FILE` draws what is done and left.
+    `fedlib status FILE` draws what is done and left. With --write another machine can train it that has torch, numpy
+    and safetensors only: `python -m fedlib.engine.queue`.
     """
+    from fedlib.engine import queue
     from fedlib.engine.records import results_folder
     from fedlib.experiments import campaign as training
+    if write:
+        runs = training.left(training.parts(file), results_folder(results))
+        queue.write(runs, write)
+        return click.echo(f"{len(runs)} runs without a record: {write}")
     return training.run(training.parts(file), results_folder(results), device, jobs, time_budget, click.echo,
                         show_progress())
 

@@ -3,6 +3,7 @@ import os
 import sys
 from pathlib import Path
 
+import pretend_gpu
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ ON_FEATURES = ("MPFT",)     # methods that need them
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},
             "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
 torch.set_num_threads(1)
+pretend_gpu.install()       # before the first derivative: torch then makes a thread for each kind of device
 RAW = Path(os.environ.get("FEDLIB_RAW") or "-")       # real images, texts and weights, where there are any
 needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder of raw files")
 needs_weights = pytest.mark.skipif(not (RAW / "weights").is_dir(), reason="FEDLIB_RAW has no ImageNet weights")
@@ -52,6 +54,16 @@ def numbers(record: dict) -> list[dict]:
 def result(run, folder, **how) -> list[dict]:
     """The rounds of a run that is trained here, without times."""
     return numbers(records.read_record(loop.train(run, folder, **how)))
+
+
+def close(one, other):
+    """Equal numbers but for rounding; what is told of the stack itself is left out."""
+    if isinstance(one, dict):
+        assert one.keys() - {"stack"} == other.keys() - {"stack"}
+        for k in one.keys() - {"stack"}:
+            close(one[k], other[k])
+    else:
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-4)
 
 
 def interrupted(run, folder, rounds: int = 1, **how) -> Path:

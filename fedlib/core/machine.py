@@ -18,8 +18,31 @@ def described(device) -> dict:
     hardware = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else cpu()
     return {"fedlib": __version__, "commit": commit(), "torch": torch.__version__,
             "python": platform.python_version(), "device": str(device), "hardware": hardware,
-            "threads": torch.get_num_threads(),
+            "threads": torch.get_num_threads(), "deterministic": deterministic(device),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+
+def settle(device, tf32: bool = False):
+    """On a GPU: products in TF32 or not, and sums in one order, so that a run comes out the same again.
+
+    Some kernels have no such order, and some are slower in it: FEDLIB_DETERMINISTIC=0 leaves the order free, and `made`
+    says so. torch takes TF32 for convolutions unless it is told not to.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    if not str(device).startswith("cpu"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")     # read when the first product is computed
+        torch.use_deterministic_algorithms(deterministic(device), warn_only=True)
+        torch.backends.cudnn.benchmark = False
+
+
+def deterministic(device) -> bool:
+    """Are sums computed in one order? Always on a CPU with a fixed number of threads."""
+    return str(device).startswith("cpu") or os.environ.get("FEDLIB_DETERMINISTIC", "1") != "0"
+
+
+def places(device: str) -> list[str]:
+    """The devices that a name stands for: "cuda" means every GPU there is."""
+    return [f"cuda:{i}" for i in range(torch.cuda.device_count())] if device == "cuda" else [device]
 
 
 def peak(device: str) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
+from fedlib.core import machine
 from fedlib.core.errors import UserError
 from fedlib.core.files import moved_into
 from fedlib.datasets import prepare
@@ -178,9 +179,10 @@ def make_features(name: str, size: int | None, encoder: Encoder, batch: int = 64
     with locked(pieces, say, "another process computes the same features; waiting"), disk(path.parent):
         if not path.exists():
             start = time.monotonic()
+            machine.settle(encoder.device)
             images = encode(prepared, encoder, batch, pieces)
             seconds = time.monotonic() - start
-            made = {"torch": torch.__version__, "device": str(encoder.device), "images": images,
+            made = {"torch": torch.__version__, "device": str(encoder.device), "tf32": False, "images": images,
                     "seconds": round(seconds, 2)}
             join(prepared.manifest, pieces, path, about | {"made": made},
                  class_heads.text_heads(encoder, prepared.manifest) if about["texts"] else {})
@@ -242,7 +244,7 @@ def join(manifest: dict, pieces: Path, path: Path, about: dict, made: dict):
     """One file of all pieces and of the text heads `made`, under its name when it is whole."""
     tensors = {d: np.concatenate([np.load(_piece(pieces, i, at)) for at in range(0, sum(n["per_class"]), PIECE)])
                for i, (d, n) in enumerate(manifest["domains"].items())}
-    write_features(path, tensors | {f"{HEAD}{d}": head.numpy() for d, head in made.items()}, about)
+    write_features(path, tensors | {f"{HEAD}{d}": head.cpu().numpy() for d, head in made.items()}, about)
 
 
 def write_features(path: Path, tensors: dict, about: dict):

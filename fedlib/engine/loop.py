@@ -41,7 +41,8 @@ class Simulation:
                  stack: str | int = 1, net=None):
         self.run, self.device, self.stack, self.rounds = run, device, stack, []
         self.federation = federation or federate(run.data, run.seed)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.protocol.precision == "tf32"
+        self.federation.unseen = {d: split.to(device) for d, split in self.federation.unseen.items()}
+        machine.settle(device, run.protocol.precision == "tf32")
         net = net or initial_net(run, self.federation)
         workers = workers or (Worker(run, c, copy.deepcopy(net), device) for c in self.federation.clients)
         self.workers = workers if isinstance(workers, Workers) else Workers(workers)

@@ -57,6 +57,17 @@ def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed:
                protocol, settings.convert(int, seed, "seed"))
 
 
+def planned(spec: dict) -> Run:
+    """The run of plain data: the inverse of `Run.spec`. UserError: this version would train something else."""
+    try:
+        run = plan(*(spec[k] for k in ("method", "settings", "data", "net", "protocol", "seed")))
+    except KeyError as error:
+        raise UserError(f"a run does not say its {error.args[0]}") from error
+    if run.digest != run_digest(spec):
+        raise UserError(f"a run is of another version of {run.method} (version {spec.get('version')})")
+    return run
+
+
 def run_in_words(method: str, dataset: str, rounds, seed, sets) -> Run:
     """The run of a method with settings in words, NAME=VALUE; UserError on anything unknown or impossible."""
     parts = {"method": {}, "protocol": {"rounds": rounds} if rounds else {}, "net": {}, "data": {"name": dataset}}

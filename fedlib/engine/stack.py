@@ -262,11 +262,17 @@ def asked(text: str) -> str | int:
     return text if text == "auto" else int(text)
 
 
+def usual(device) -> str | int:
+    """One after the other on a CPU; on a GPU whatever is faster."""
+    return 1 if str(device).startswith("cpu") else "auto"
+
+
 def choose(stack: str | int, run, workers: list, messages, number: int, device) -> int:
     """How many clients train at once: 1 where a method trains in its own way, or a client is not in this process.
 
     stack = "auto" measures a step both ways, once for a method, net, batch, number of clients and device, and remembers
-    the answer beside the prepared data.
+    the answer beside the prepared data. What is measured beside other work may differ from time to time: two answers
+    that disagree, or too little memory, count as one after the other, and are not remembered.
     """
     most = min(len(workers), MOST) if stack == "auto" else int(stack)
     if most == 1 or not all(fits(w.method) for w in workers):
@@ -285,7 +291,14 @@ def choose(stack: str | int, run, workers: list, messages, number: int, device) 
     if key not in known:
         for worker, message in zip(workers[:most], messages, strict=False):
             worker.begin(message, number)
-        known[key] = most if gain(workers[:most]) >= GAIN else 1
+        try:
+            answers = {gain(workers[:most]) >= GAIN for _ in range(2)}
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return 1
+        if len(answers) == 2:
+            return 1
+        known[key] = most if answers == {True} else 1
         with contextlib.suppress(UserError):        # another run may write too; what is lost is measured again
             write_bytes(file, json.dumps(known, indent=1).encode())
     return max(1, min(most, known[key]))

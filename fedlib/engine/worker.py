@@ -79,9 +79,9 @@ class Worker:
         client.net.eval()
         right, loss = [], []        # they stay where they are until all is computed
         for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
+            x, y = x.to(self.device), y.to(self.device)
             with autocast(self.method.protocol, y):
-                logits = self.method.predict(client.net, as_input(x.to(self.device), split.normal), client).float()
-            y = y.to(self.device)
+                logits = self.method.predict(client.net, as_input(x, split.normal), client).float()
             right.append((logits.argmax(1) == y).sum())
             loss.append(F.cross_entropy(logits, y, reduction="sum"))
         right, loss = (sum(torch.stack(parts).tolist()) for parts in (right, loss))

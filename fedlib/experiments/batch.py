@@ -29,6 +29,11 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+def together(device: str) -> int:
+    """Runs at once, where nobody says how many: one for each core, or one for each GPU."""
+    return os.cpu_count() if device == "cpu" else len(machine.places(device))
+
+
 class Child:
     """One run in its own process. It prints a line per round; the rest goes to its log."""
 
@@ -57,13 +62,15 @@ class Child:
 
 
 def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: float | None = None, say=print,
-            stack: str | int = 1, more=lambda: []) -> dict:
+            stack: str | int | None = None, more=lambda: []) -> dict:
     """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
 
     A failed run never stops the others; its log is kept and named. One that lacked memory beside others is tried again
-    alone. Interrupted or stopped runs continue next time. more: what comes next, asked whenever nothing waits.
+    alone. Interrupted or stopped runs continue next time. On several GPUs each run gets the one that has the fewest.
+    more: what comes next, asked whenever nothing waits.
     """
     start, waiting, running, again, total = time.monotonic(), list(todo), [], [], len(todo)
+    stack = stack or stacked.usual(device)
     outcome = {"done": 0, "failed": [], "stopped": 0, "left": 0}
     shown, ask = "", True
     try:
@@ -77,7 +84,9 @@ def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: f
                     waiting, again, jobs = again, [], 1
                 if not waiting:
                     break
-                running.append(_start(waiting.pop(0), results, device, left, stack))
+                free = min(machine.places(device), key=lambda d: sum(c.device == d for c in running))
+                running.append(_start(waiting.pop(0), results, free, left, stack))
+                running[-1].device = free
             if not running:
                 break
             for child in list(running):
@@ -143,7 +152,7 @@ def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "c
     pick("mode", mode, ("read", "run"))
     todo = [p for p in planned if not p.done(results)]
     if todo and mode == "run":
-        outcome = execute(todo, results, jobs or (os.cpu_count() if device == "cpu" else 1), device)
+        outcome = execute(todo, results, jobs or together(device), device)
         if outcome["failed"]:
             raise UserError(f"{len(outcome['failed'])} runs failed: {outcome['failed'][0]}")
     return results
@@ -182,7 +191,7 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
     nan when there is no other).
 
     On another kind of processor sums are rounded differently, and a run takes another path to a like end. Where both
-    records name the same one and the same torch, anything but equality is an infinite distance.
+    records name the same one and the same torch, and sums in one order, anything but equality is an infinite distance.
     """
     lines = []
     for path in sorted(Path(fresh).glob("*/*.json")):
@@ -192,7 +201,8 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
             a, b = ([r["acc"] for r in record["rounds"]] for record in both)
             one, two = ([*(record["made"].get(k) for k in ("hardware", "torch", "threads")),
                          record["rounds"][-1].get("stack", 1)] for record in both)
-            same, alike = a == b, one == two and None not in one
+            settled = all(record["made"].get("deterministic", True) for record in both)
+            same, alike = a == b, settled and one == two and None not in one
             # another number of rounds: early stopping took another turn
             gap = float("inf") if len(a) != len(b) or alike and not same else abs(shown(a) - shown(b))
         lines.append((str(path.relative_to(fresh)), same, gap))
@@ -237,7 +247,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
 
     One that is left is trained in this process; alone: it was asked for by itself, so a spent budget is STOPPED.
     """
-    stack = stacked.asked(stack or ("1" if device == "cpu" else "auto"))
+    stack = stacked.asked(stack or str(stacked.usual(device)))
     for p in planned:
         if p.run.path(results).exists():
             records.read_record(p.run.path(results))
@@ -255,7 +265,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
         except loop.OutOfTime as stop:
             say(str(stop))
             return STOPPED if alone else 0
-    jobs = jobs or (os.cpu_count() if device == "cpu" else 1)
+    jobs = jobs or together(device)
     outcome = execute(todo, results, jobs, device, budget, progress, stack)
     stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
     say(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")

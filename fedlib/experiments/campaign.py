@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedlib.core import machine, schema
 from fedlib.core.errors import UserError, pick
+from fedlib.engine.run import Run
 from fedlib.experiments import batch, status, tables, tune
 from fedlib.experiments.tables import Planned
 
@@ -87,6 +88,12 @@ def following(campaign: list[Part], results: Path, taken: set) -> list[Planned]:
     return []
 
 
+def left(campaign: list[Part], results: Path) -> list[Run]:
+    """The runs of all parts that have no record, in order, each once."""
+    every = {p.run.digest: p.run for part in campaign for p in planned(part) if not p.run.path(results).exists()}
+    return list(every.values())
+
+
 def kind(p: Planned) -> tuple:
     """What starts together: the tries of one row, or everything that is none."""
     return (p.block, p.row) if p.run.data.tuning else ()
@@ -104,7 +111,7 @@ def run(campaign: list[Part], results: Path, device: str = "cpu", jobs: int | No
         todo = following(campaign, results, taken)
         batch.ready(todo, device, say)
         return todo
-    outcome = batch.execute([], results, jobs or (os.cpu_count() if device == "cpu" else 1), device,
+    outcome = batch.execute([], results, jobs or batch.together(device), device,
                             batch.seconds(budget) if budget else None, progress, more=more)
     say(f"\n{outcome['done']} trained" + f", {len(outcome['failed'])} failed" * bool(outcome["failed"]))
     say("\n".join([*outcome["failed"], *lines(standing(campaign, results))]))

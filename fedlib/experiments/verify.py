@@ -12,7 +12,7 @@ from fedlib.engine import records
 from fedlib.engine.checkpoint import resume
 from fedlib.engine.evaluate import stalled
 from fedlib.engine.loop import Simulation
-from fedlib.engine.run import Run, plan, run_digest
+from fedlib.engine.run import Run, planned
 from fedlib.experiments import tables, tune
 
 POINTS, SHARE = 5.0, 0.05       # what another processor may change: the mean accuracy, and part of the training loss
@@ -28,7 +28,10 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
     record, or not of this version.
     """
     record = records.read_record(path)
-    run = asked(record, path)
+    try:
+        run = planned(record["run"])
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     simulation = Simulation(run, device=device)
     if checkpoint:
         if not Path(checkpoint).is_file():
@@ -48,18 +51,6 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
     return {"record": str(path), "planned": where, "data": data, "whole": whole, "rounds": compared,
             "hardware": made.get("hardware", "unknown"), "here": machine.described(device)["hardware"],
             "trusted": bool(where and data and whole and compared and all(r["close"] for r in compared))}
-
-
-def asked(record: dict, path: Path) -> Run:
-    """The run of a record as this version plans it. UserError: this version would train something else."""
-    spec = record["run"]
-    try:
-        run = plan(*(spec[k] for k in ("method", "settings", "data", "net", "protocol", "seed")))
-    except KeyError as error:
-        raise UserError(f"{path} does not say its {error.args[0]}") from error
-    if run.digest != run_digest(spec):
-        raise UserError(f"{path} was made by another version of {run.method} (version {spec.get('version')})")
-    return run
 
 
 def planned_in(run: Run) -> list[str]:

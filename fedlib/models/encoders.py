@@ -96,6 +96,7 @@ class Encoder:
     def device(self) -> torch.device:
         return next(self.net.parameters()).device
 
+    @torch.inference_mode(False)
     def to(self, device) -> "Encoder":
         (self.net if self.model is None else self.model).to(device)
         return self
@@ -124,6 +125,7 @@ def weights_digest(net: nn.Module) -> str:
 
 
 @functools.cache
+@torch.inference_mode(False)        # what is kept must serve derivatives too, whoever asks for it first
 def load_encoder(name: str) -> Encoder:
     """The encoder of this name, read once. UserError: no such name, a package that is not installed, no weights."""
     kind, colon, rest = name.partition(":")

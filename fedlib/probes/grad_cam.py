@@ -29,7 +29,7 @@ def collect(run: Run, results: Path, **how) -> Path:
     `how` and what it raises: as `train_beside`; UserError too where the encoder or the package grad-cam is not here.
     """
     def content(simulation):
-        encoder, tensors = encoders.load_encoder(run.data.encoder.partition("#")[0]), {}
+        encoder, tensors = encoders.load_encoder(run.data.encoder.partition("#")[0]).to(simulation.device), {}
         for domain, index, x, y in shown(run):
             worker = next(w for w in simulation.workers if w.client.domain == domain)
             worker.method.receive(worker.client, simulation.server.broadcast(worker.client.id))

@@ -138,7 +138,7 @@ def collect(run: Run, results: Path, steps: int = STEPS, **how) -> Path:
     `baselines`}]. `how` and what it raises: as `train_beside`; UserError too where the encoder is not here.
     """
     def content(simulation):
-        encoder, made = encoders.load_encoder(run.data.encoder.partition("#")[0]), []
+        encoder, made = encoders.load_encoder(run.data.encoder.partition("#")[0]).to(simulation.device), []
         for client, domain, images in victims(run):
             guesses = baselines(images[0], images[1:1 + OTHERS])
             for kind in KINDS:
@@ -169,7 +169,7 @@ def victims(run: Run):
 def attacked(encoder, images, kind: str, steps: int, seed: int):
     """(p, the rows of `invert`): p are the features of the first image, or their mean over all."""
     levels = (255 * (images if kind == "class mean" else images[:1])).round().to(torch.uint8)
-    target = torch.cat([encoder(part) for part in levels.split(64)]).mean(0)
+    target = torch.cat([encoder(part.to(encoder.device)) for part in levels.split(64)]).mean(0)
     original = images[0] if images.shape[-1] <= encoder.side else None
     rows = invert(encoder, target, steps=steps, seed=seed, every=EVERY, side=images.shape[-1],
                   original=original, **KINDS[kind])

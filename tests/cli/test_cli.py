@@ -175,7 +175,7 @@ BAD = {
     "high": ("train FedAvg --set participation=1.5 --out {out}", "participation = 1.5 is too large (at most 1)"),
     "share": ("train FedAvg --set fraction=20 --out {out}", "fraction = 20 is too large (at most 1)"),
     "seed": ("train FedAvg --seed x --out {out}", "seed = 'x' is not a whole number"),
-    "device": ("train FedAvg --device gpu --out {out}", "device 'gpu' cannot be used here (try cpu)"),
+    "device": ("train FedAvg --device vulkan --out {out}", "device 'vulkan' cannot be used here (try cpu)"),
     "table": ("run i2pfl/tabel2 --results {out}", "unknown table 'i2pfl/tabel2'; did you mean 'i2pfl/table2'?"),
     "table shown": ("show table2 --results {out}", "/table2'? (known: "),
     "profile": ("run i2pfl/table2 --profile ligth --results {out}", "unknown profile 'ligth'; did you mean 'lite'?"),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import METHOD_NAMES, interrupted, numbers, result, small_run
+from conftest import METHOD_NAMES, close, interrupted, numbers, result, small_run
 
 from fedlib.engine import loop, records, stack
 from fedlib.methods import METHODS, make
@@ -18,16 +18,6 @@ FITTING = [n for n in METHOD_NAMES if stack.fits(make(n, {}, Protocol()))]
 def gentle_run(*args, **how):
     """A small run whose rounding stays small: large steps blow it up until an image is judged otherwise."""
     return small_run(*args, **{"lr": 2e-4} | how)
-
-
-def close(one, other):
-    """Equal numbers but for rounding; what is told of the stack itself is left out."""
-    if isinstance(one, dict):
-        assert one.keys() - {"stack"} == other.keys() - {"stack"}
-        for k in one.keys() - {"stack"}:
-            close(one[k], other[k])
-    else:
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-4)
 
 
 def both(run, tmp_path, k=5):

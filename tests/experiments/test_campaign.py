@@ -7,7 +7,7 @@ import small_paper
 from conftest import quiet
 
 from fedlib.core.errors import UserError
-from fedlib.engine import records
+from fedlib.engine import queue, records
 from fedlib.experiments import batch, campaign, failures, tables
 
 ROWS = '{ name = "FedAvg" }, { name = "FedProx" }'
@@ -122,3 +122,16 @@ def test_what_a_file_gets_wrong_is_said(small, tmp_path, line, said):
 
 def test_the_committed_campaign_names_what_is_there():
     assert campaign.parts(Path(__file__).parents[2] / "workflow" / "campaign.toml")
+
+
+def test_its_runs_are_written_for_a_machine_without_tables(small, tmp_path, fedlib):
+    file, out = plan(tmp_path, 'rows = ["FedAvg"]'), tmp_path / "queue.json"
+    code, said, _ = fedlib("campaign", file, "--results", small, "--write", out)
+    runs = queue.read(out)
+    assert code == 0 and f"{len(runs)} runs without a record" in said
+    wanted = {p.run.digest for part in campaign.parts(file) for p in campaign.planned(part)}
+    assert {r.digest for r in runs} == wanted and len(runs) == len(wanted)
+    first = next(r for r in runs if r.method == "FedAvg")
+    small_paper.fill(small, [p for p in campaign.planned(campaign.parts(file)[0]) if p.run.digest == first.digest],
+                     lambda p: 50.0)
+    assert first.digest not in {r.digest for r in campaign.left(campaign.parts(file), small)}

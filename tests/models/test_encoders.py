@@ -247,3 +247,12 @@ def test_weights_that_do_not_fit_are_named(published):
 def test_a_vit_cuts_seven_by_seven(side, width):
     with pytest.raises(UserError, match="7 x 7"):
         nets.build(nets.Arch("vit", width), 7, (3, side, side), 0)
+
+
+def test_an_encoder_that_is_first_asked_for_without_derivatives_has_them_later():
+    encoders.load_encoder.cache_clear()
+    with torch.inference_mode():
+        encoder = encoders.load_encoder("mini_clip").to("cpu")
+    x = torch.full((1, 3, encoder.side, encoder.side), 100.0, requires_grad=True)
+    encoder.features(x).sum().backward()
+    assert x.grad.abs().sum() > 0

@@ -1,0 +1,89 @@
+"""Runs from a file: in a process that has torch, numpy and safetensors only; killed, and gone on with."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, numbers, refusal, result, small_run
+
+from fedlib.engine import queue, records
+
+# What such a machine lacks.
+BARE = """
+import sys
+sys.modules.update(dict.fromkeys(["pandas", "scipy", "sklearn", "click", "tqdm", "PIL", "matplotlib", "torchvision",
+    "requests", "yaml", "IPython", "nbformat", "open_clip", "flwr", "skimage", "h5py", "finch", "huggingface_hub"]))
+from fedlib.datasets.registry import DATASETS
+DATASETS |= {"tiny_digits": "tiny_digits"}
+from fedlib.engine import queue
+from pathlib import Path
+queue.work(Path(sys.argv[1]), Path(sys.argv[2]), "cpu", None)
+"""
+
+
+def start(tmp_path, file):
+    program = tmp_path / "bare.py"
+    program.write_text(BARE)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    return subprocess.Popen([sys.executable, str(program), str(file), str(tmp_path / "r")], env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_a_bare_machine_trains_them_is_killed_and_goes_on(tmp_path):
+    runs = [small_run(m, rounds=40, net="linear") for m in ("FedAvg", "FedProx")]
+    queue.write([*runs, runs[0]], tmp_path / "queue.json")
+    assert [r.digest for r in queue.read(tmp_path / "queue.json")] == [r.digest for r in runs]
+    first, partial = start(tmp_path, tmp_path / "queue.json"), runs[0].path(tmp_path / "r").with_suffix(".partial")
+    deadline = time.monotonic() + 120
+    while not partial.exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    assert partial.exists(), first.communicate()[0]
+    first.wait()
+    second = start(tmp_path, tmp_path / "queue.json")
+    said = second.communicate(timeout=200)[0]
+    assert second.returncode == 0 and said.count("done:") == 2, said
+    for run in runs:
+        assert numbers(records.read_record(run.path(tmp_path / "r"))) == result(run, tmp_path / "here")
+
+
+def test_its_answer_says_what_is_left_and_a_failure_ends_nothing_else(tmp_path, capfd, monkeypatch):
+    runs = [small_run("FedAvg", lr=1e38, net="linear"), small_run("FedAvg", net="linear")]
+    queue.write(runs, tmp_path / "q.json")
+    queue.work(tmp_path / "q.json", tmp_path / "r", "cpu", None)
+    said = capfd.readouterr().out
+    assert "failed: FedAvg" in said and "diverged" in said and said.count("done:") == 1
+    monkeypatch.setattr(queue.multiprocessing, "get_context", lambda kind: Here)
+    assert queue.main([str(tmp_path / "q.json"), "--results", str(tmp_path / "r"), "--minutes", "9"]) == 3
+    assert "1 of 2 runs have records" in capfd.readouterr().out
+
+
+class Here:
+    """A process that is this one."""
+
+    class Process:
+        def __init__(self, target, args):
+            self.target, self.args = target, args
+
+        def start(self):
+            self.target(*self.args)
+
+        def join(self):
+            pass
+
+
+def test_a_file_of_another_version_or_none_is_said(tmp_path):
+    run = small_run("FedAvg")
+    (tmp_path / "q.json").write_text(json.dumps({"runs": [run.spec | {"version": 99}]}))
+    assert "another version of FedAvg (version 99)" in refusal(lambda: queue.read(tmp_path / "q.json"))
+    (tmp_path / "q.json").write_text("[]")
+    assert "holds no runs" in refusal(lambda: queue.read(tmp_path / "q.json"))
+    (tmp_path / "q.json").write_text(json.dumps({"runs": [{"method": "FedAvg"}]}))
+    assert "does not say its settings" in refusal(lambda: queue.read(tmp_path / "q.json"))
+    with pytest.raises(SystemExit):
+        queue.main([])
+    assert not list(Path(tmp_path).glob("*/*.json"))

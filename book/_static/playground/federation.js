@@ -12,7 +12,7 @@ const federation = (() => {
 
 const CLASSES = 3, HIDDEN = 8, FEATURES = 2;
 const EPS = 1e-5, MOMENTUM = 0.1;       // of batch normalisation, as in PyTorch
-const DEFAULTS = { method: "FedAvg", norm: false, steps: 10, lr: 0.3, mu: 0.3, lam: 0.3, shift: 1.5, turn: 0, seed: 0 };
+const DEFAULTS = { method: "FedAvg", norm: false, steps: 10, lr: 0.3, mu: 0.3, lam: 1, shift: 1.5, turn: 0, seed: 0 };
 
 /* ---- The methods: what travels, and what is added to a client's loss ---- */
 
@@ -141,15 +141,24 @@ const distance = (z, y, protos) => mean(z.flatMap((row, n) => row.map((v, j) => 
 
 /* ---- The net, backwards: from the gradient of what a layer gives to that of what it takes ---- */
 
-/** dL/dx = W^T dL/dy; dL/dW and dL/db go into `grads`. */
+/** dL/dx = W^T dL/dy; dL/dW and dL/db, sums over the batch, go into `grads`. */
 function linearBack(net, layer, x, dy, grads) {
   const weight = net[`${layer}.weight`], inputs = x[0].length;
-  grads[`${layer}.weight`] = weight.map((_, at) => {
-    const j = Math.floor(at / inputs), i = at % inputs;
-    return sum(dy.map((row, n) => row[j] * x[n][i]));
+  const dw = weight.map(() => 0), db = dy[0].map(() => 0);
+  const dx = dy.map((row, n) => {
+    const back = x[n].map(() => 0);
+    row.forEach((d, j) => {
+      db[j] += d;
+      for (let i = 0; i < inputs; i++) {
+        dw[j * inputs + i] += d * x[n][i];
+        back[i] += d * weight[j * inputs + i];
+      }
+    });
+    return back;
   });
-  grads[`${layer}.bias`] = columns(dy, sum);
-  return dy.map(row => x[0].map((_, i) => sum(row.map((d, j) => d * weight[j * inputs + i]))));
+  grads[`${layer}.weight`] = dw;
+  grads[`${layer}.bias`] = db;
+  return dx;
 }
 
 /** Through the norm layer: a row also moves the mean and the spread of its batch. */
@@ -272,17 +281,16 @@ function drift({ server, clients, round }) {
   const flat = net => names.flatMap(name => net[name]), minus = (a, b) => a.map((v, i) => v - b[i]);
   const dot = (a, b) => sum(a.map((v, i) => v * b[i])), norm = a => Math.sqrt(dot(a, a));
   const centre = flat(server), start = flat(clients[0].path[0]);
+  const unit = a => a.map(v => v / (norm(a) || 1));
   const [a, b, c] = clients.map(client => minus(flat(client.trained), centre));
-  const along = minus(b, a).map(v => v / norm(minus(b, a)));
-  const rest = minus(c, a), across = minus(rest, along.map(v => v * dot(rest, along)));
-  const unit = across.map(v => v / norm(across));
+  const along = unit(minus(b, a)), rest = minus(c, a), across = unit(minus(rest, along.map(v => v * dot(rest, along))));
   const moves = clients.map(client => norm(minus(flat(client.trained), start)) ** 2);
   return {
     far: [a, b, c].map(norm),
     cancels: 1 - norm(minus(centre, start)) ** 2 / mean(moves),
     paths: clients.map(({ path }) => path.map(net => {
       const at = minus(flat(net), centre);
-      return [dot(at, along), dot(at, unit)];
+      return [dot(at, along), dot(at, across)];
     })),
   };
 }

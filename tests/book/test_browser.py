@@ -211,12 +211,12 @@ def playground(tab):
 
 def test_the_playground_draws_and_is_played_by_keyboard(playground):
     tab = playground
-    assert min(tab.eval_on_selector_all(".map:not([data-map=mix]) canvas", f"all => all.map({COLOURS})")) > 10
+    assert min(tab.eval_on_selector_all(".map:not([data-map=average]) canvas", f"all => all.map({COLOURS})")) > 10
     tab.focus("[data-do=step]")
     for key in ("Enter", "Space"):
         tab.keyboard.press(key)
     assert tab.evaluate(ROUND) == 2 and tab.inner_text(".said").startswith("Round 2:")
-    assert tab.eval_on_selector("[data-map=mix] canvas", COLOURS) > 3
+    assert tab.eval_on_selector("[data-map=average] canvas", COLOURS) > 3
     tab.focus("[data-handle='2']")
     tab.keyboard.press("Shift+ArrowDown")
     tab.keyboard.press("ArrowRight")

@@ -1,18 +1,20 @@
 /* Federated learning of a small net on points in the plane, round by round.
 
-   Pure functions: nothing here knows of a page, a clock or Math.random, and nothing is changed in place: a round takes a
-   state and returns the next one. What fedlib does with tensors is done with arrays. An entry of a net is a flat array
-   under the name that it has in PyTorch, a batch is an array of rows. tests/book/test_playground.py plays the same
-   rounds with fedlib's own classes and compares the numbers.
+   Pure functions: nothing here knows of a page, a clock or Math.random, and nothing is changed in place; a round takes
+   a state and returns the next one. What fedlib does with tensors is done with arrays: an entry of a net is a flat
+   array under the name that it has in PyTorch, a batch is an array of rows. tests/book/test_playground.py plays the
+   same rounds with fedlib's own classes and compares the numbers.
 
        x (2) -> hidden (8) -> [norm] -> tanh -> features z (2) -> head -> logits (3)
-       '------------------------- body ---------------------'                                                        */
+       '------------------------- body ---------------------'                                                       */
 const federation = (() => {
 "use strict";
 
 const CLASSES = 3, HIDDEN = 8, FEATURES = 2;
 const EPS = 1e-5, MOMENTUM = 0.1;       // of batch normalisation, as in PyTorch
-const DEFAULTS = { method: "FedAvg", norm: false, steps: 10, lr: 0.3, mu: 0.3, lam: 1, shift: 1.5, turn: 0, seed: 0 };
+const DEFAULTS = {
+  method: "FedAvg", norm: false, steps: 10, lr: 0.3, mu: 0.3, lam: 1, shift: 1.5, turn: 0, seed: 0,
+};
 
 /* ---- The methods: what travels, and what is added to a client's loss ---- */
 
@@ -30,6 +32,7 @@ const sum = values => values.reduce((a, b) => a + b, 0);
 const mean = values => sum(values) / values.length;
 const columns = (rows, f) => rows[0].map((_, j) => f(rows.map(row => row[j])));
 const last = list => list[list.length - 1];
+const highest = row => row.indexOf(Math.max(...row));
 const pick = (net, keep) => Object.fromEntries(Object.entries(net).filter(([name]) => keep(name)));
 
 /** sum_k s_k w_k, entry by entry. */
@@ -86,7 +89,7 @@ function points(k, [left, up], { shift, turn, seed }, test) {
 
 /* ---- The net, forwards ---- */
 
-/** A new net: weights uniform within 1 / sqrt(inputs) of zero, as PyTorch draws them; the norm layer does nothing yet. */
+/** A new net: weights uniform within 1 / sqrt(inputs) of zero, as PyTorch draws them; a norm layer that is neutral. */
 function fresh(norm, seed) {
   const next = uniform(7919 * seed + 17), filled = value => Array(HIDDEN).fill(value);
   const drawn = (count, inputs) => Array.from({ length: count }, () => (2 * next() - 1) / Math.sqrt(inputs));
@@ -110,21 +113,21 @@ function linear(net, layer, x) {
   }));
 }
 
-/** Batch normalisation: each column minus its mean, by its spread, then scaled and moved by what the layer learned. */
+/** Batch normalisation: each column less its mean, by its spread; then scaled and moved by what the layer learned. */
 function normalise(net, rows, moments) {
   const scale = net["body.norm.weight"], move = net["body.norm.bias"];
   const unit = rows.map(row => row.map((v, j) => (v - moments.mean[j]) / Math.sqrt(moments.variance[j] + EPS)));
   return { unit, moments, out: unit.map(row => row.map((v, j) => scale[j] * v + move[j])) };
 }
 
-const ofBatch = rows => ({ mean: columns(rows, mean),
-                           variance: columns(rows, v => { const m = mean(v); return mean(v.map(u => (u - m) ** 2)); }) });
+const variance = values => { const m = mean(values); return mean(values.map(v => (v - m) ** 2)); };
+const ofBatch = rows => ({ mean: columns(rows, mean), variance: columns(rows, variance) });
 const remembered = net => ({ mean: net["body.norm.running_mean"], variance: net["body.norm.running_var"] });
 
 /** All that a pass computes. In training the norm layer uses the moments of the batch, in a test those it remembers. */
 function forward(net, x, training = false) {
   const hidden = linear(net, "body.hidden", x);
-  const normed = "body.norm.weight" in net ? normalise(net, hidden, training ? ofBatch(hidden) : remembered(net)) : null;
+  const normed = "body.norm.weight" in net && normalise(net, hidden, training ? ofBatch(hidden) : remembered(net));
   const active = (normed ? normed.out : hidden).map(row => row.map(Math.tanh));
   const z = linear(net, "body.features", active);
   return { x, normed, active, z, logits: linear(net, "head", z) };
@@ -171,7 +174,7 @@ function normBack(net, { unit, moments }, dy, grads) {
     scale[j] * (d - level[j] - slope[j] * unit[n][j]) / Math.sqrt(moments.variance[j] + EPS)));
 }
 
-/** Gradients of the cross-entropy plus, where there are prototypes, lam times the distance of the features from them. */
+/** Gradients of the cross-entropy, plus lam times the distance of the features from prototypes where there are any. */
 function gradients(net, { x, normed, active, z, logits }, y, lam, protos) {
   const grads = {};
   const dlogits = logits.map((row, n) => {
@@ -179,7 +182,10 @@ function gradients(net, { x, normed, active, z, logits }, y, lam, protos) {
     return row.map((v, c) => (Math.exp(v - log) - (c === y[n])) / y.length);
   });
   let dz = linearBack(net, "head", z, dlogits, grads);
-  if (protos) dz = dz.map((row, n) => row.map((d, j) => d + lam * 2 * (z[n][j] - protos[y[n]][j]) / (y.length * FEATURES)));
+  if (protos) {
+    const each = 2 * lam / (y.length * FEATURES);
+    dz = dz.map((row, n) => row.map((d, j) => d + each * (z[n][j] - protos[y[n]][j])));
+  }
   let dy = linearBack(net, "body.features", active, dz, grads);
   dy = dy.map((row, n) => row.map((d, j) => d * (1 - active[n][j] ** 2)));
   if (normed) dy = normBack(net, normed, dy, grads);
@@ -226,7 +232,7 @@ function prototypes(net, { x, y }) {
   return Array.from({ length: CLASSES }, (_, c) => columns(z.filter((_, n) => y[n] === c), mean));
 }
 
-const answers = (net, x) => forward(net, x).logits.map(row => row.indexOf(Math.max(...row)));
+const answers = (net, x) => forward(net, x).logits.map(highest);
 const accuracy = (net, { x, y }) => 100 * mean(answers(net, x).map((answer, n) => +(answer === y[n])));
 
 /* ---- The federation ---- */
@@ -235,14 +241,16 @@ const accuracy = (net, { x, y }) => 100 * mean(answers(net, x).map((answer, n) =
 function begin(settings = {}, places) {
   settings = { ...DEFAULTS, ...settings };
   const net = fresh(settings.norm, settings.seed);
-  return moved({ settings, round: 0, loss: null, protos: null, server: pick(net, METHODS[settings.method].travels),
-                 clients: DOMAINS.map(({ name }) => ({ name, path: [net] })) }, places);
+  const clients = DOMAINS.map(({ name }) => ({ name, path: [net] }));
+  const server = pick(net, METHODS[settings.method].travels);
+  return moved({ settings, clients, server, protos: null, round: 0, loss: 0 }, places);
 }
 
 /** The same federation with the domains at other places; the nets stay. */
 function moved(state, places = centres(state.settings.shift)) {
-  return tested({ ...state, clients: state.clients.map((client, k) => ({ ...client, centre: places[k],
-    train: points(k, places[k], state.settings, 0), test: points(k, places[k], state.settings, 1) })) });
+  const split = (k, test) => points(k, places[k], state.settings, test);
+  return tested({ ...state, clients: state.clients.map((client, k) =>
+    ({ ...client, centre: places[k], train: split(k, 0), test: split(k, 1) })) });
 }
 
 /** One round: the server sends, the clients train, the server averages what comes back; then a test. */
@@ -258,17 +266,18 @@ function play(state) {
     protos: method.prototypes ? own[0].map((_, c) => columns(own.map(p => p[c]), mean)) : null });
 }
 
-/** With the net that each client has now (`net`: what it trained, or what came down), and what either answers rightly. */
+/** With the net that each client has trained, the net that it would use now, and what either answers rightly (%). */
 function tested(state) {
+  const { travels } = METHODS[state.settings.method], shares = Object.keys(state.clients[0].path[0]).some(travels);
   return { ...state, clients: state.clients.map(client => {
-    const trained = last(client.path), net = { ...trained, ...state.server };
+    const trained = last(client.path), net = shares ? { ...trained, ...state.server } : trained;
     return { ...client, trained, net, after: accuracy(trained, client.test), acc: accuracy(net, client.test),
              testLoss: crossEntropy(forward(net, client.test.x).logits, client.test.y) };
   }) };
 }
 
-/** Has it left the numbers with which one can go on? A loss of guessing is log 3. */
-const diverged = ({ loss, clients }) => ![loss ?? 0, ...clients.map(c => c.testLoss)].every(value => Math.abs(value) < 1e3);
+/** Is a loss no number any more, or absurd? That of guessing is log 3. */
+const diverged = ({ loss, clients }) => ![loss, ...clients.map(c => c.testLoss)].every(v => Math.abs(v) < 1e3);
 
 /** How the clients moved in the last round, over the weights that travel; null where none do or nothing has moved.
 
@@ -299,7 +308,7 @@ function drift({ server, clients, round }) {
 const traffic = ({ server, protos, settings }) => METHODS[settings.method].prototypes ? CLASSES * (FEATURES + 1)
   : sum(Object.values(server).map(entry => entry.length));
 
-return { METHODS, DEFAULTS, DOMAINS, CLASSES, centres, begin, moved, play, diverged, drift, traffic, answers, forward };
+return { METHODS, DOMAINS, begin, moved, play, diverged, drift, traffic, forward, answers, highest };
 })();
 
 if (typeof module !== "undefined") module.exports = federation;     // in Node

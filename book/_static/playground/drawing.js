@@ -179,7 +179,7 @@ function curves(rows, faint, names, { title, unit, end, top, ticks = [0, 0.5, 1]
   const x = v => (left + (width - left - right) * v / end).toFixed(1);
   const y = v => +(height - low - (height - low - high) * v / most).toFixed(1);
   const line = (points, how) => `<polyline ${how} points="${points.map(([at, v]) => `${x(at)},${y(v)}`).join(" ")}"/>`;
-  const grid = ticks.map(part => part * most).map(v => `<line x1="${left}" x2="${width - right}" y1="${y(v)}" y2="${y(v)}"/>
+  const grid = ticks.map(part => part * most).map(v => `<path d="M${left},${y(v)}H${width - right}"/>
     <text x="${left - 5}" y="${y(v) + 4}" text-anchor="end">${+v.toPrecision(2)}</text>`);
   const own = names.map((_, k) => line(rows.map(([at, values]) => [at, values[k]]), `stroke-dasharray="${DASHES[k]}"`));
   return `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${title}"><title>${title}</title>

@@ -6,10 +6,10 @@ const root = document.getElementById("playground"), find = selector => root.quer
 const { METHODS, DOMAINS } = federation, { VIEW } = drawing;
 const NAMES = DOMAINS.map(({ name }) => name);
 
-const REACH = 3.3;              // so far from the middle a centre may be dragged
+const REACH = 2.8;              // so far from the middle a centre may be dragged
 const LONGEST = 400;            // rounds that Play goes on for
 const SLIDERS = {               // a setting, the values that it may have, and its method
-  shift: { text: "shift of the domains", values: range(0, 2.5, 0.1) },
+  shift: { text: "shift of the domains", values: range(0, 2, 0.1) },
   turn: { text: "turn of B and C", values: range(0, 90, 5), unit: "°" },
   steps: { text: "local steps in a round", values: [1, 2, 5, 10, 20, 50] },
   lr: { text: "learning rate", values: [0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1, 3] },
@@ -128,7 +128,7 @@ function sentence() {
   const home = `Round ${round}: after ${steps} local step${steps === 1 ? "" : "s"} the clients are right on `
     + `${each("after")} at home.`;
   if (moves) {
-    const now = method !== "FedBN" ? "The average is" : norm ? "The average, with a norm layer of one's own, is"
+    const now = method !== "FedBN" ? "The average is" : norm ? "The average, with each client's own norm layer, is"
       : "Without a norm layer this is FedAvg, and the average is";
     return `${home} Their nets ended ${short(far)} from the average, and ${percent(100 * moves.cancels)} of their `
       + `moves cancelled. ${now} right on ${each("acc")}.`;
@@ -193,8 +193,8 @@ function showMaps() {
 function showAverage() {
   const { clients, protos, round } = state, moves = federation.drift(state), title = "<b>What is averaged.</b>";
   if (moves) {
-    const reach = Math.max(0.05, ...record.flatMap(row => row.far ?? []));      // one scale for a whole run
-    picture("average", canvas => drawing.moves(canvas, moves, NAMES, reach),
+    const rows = [...record, ...earlier()], reach = Math.max(0.05, ...rows.flatMap(row => row.far ?? []));
+    picture("average", canvas => drawing.moves(canvas, moves, NAMES, reach),    // one scale for this run and the last
             `${title} The plane of the three nets, ${short(mean(moves.far))} from their average ✚; ○ was sent.`);
   } else if (protos) {
     const own = clients.map(c => ({ own: c.protos, y: c.train.y, z: federation.forward(c.net, c.train.x).z }));
@@ -211,8 +211,11 @@ function picture(name, draw, caption, more = "") {
   canvas.setAttribute("aria-label", `${map.nextElementSibling.textContent} ${more}`);
 }
 
+/** Rounds of the run before whose distances are of the same kind. */
+const earlier = () => before.filter(row => row.far && row.of === record[0].of);
+
 function showCurves() {
-  const { of, steps } = record.at(-1), end = Math.max(50, steps), far = row => row.far;
+  const { of, steps } = record.at(-1), end = Math.max(50, steps);
   const draw = (name, rows, faint, how) => {
     const chart = find(`[data-chart=${name}]`), unit = "local steps";
     chart.innerHTML = drawing.curves(rows.map(row => [row.steps, row[name]]),
@@ -222,7 +225,7 @@ function showCurves() {
   };
   draw("acc", record, before, { title: "Accuracy (%) of the net that each client has after a round",
                                 top: 100, ticks: [0, 1 / 3, 2 / 3, 1] });
-  draw("far", record.filter(far), before.filter(far).filter(row => row.of === of),
+  draw("far", record.filter(row => row.far), earlier(),
        { title: `Distance of each client's ${of ? "prototypes from their mean" : "net from the average"}` });
 }
 

@@ -189,6 +189,97 @@ def test_no_page_is_large(page):
     assert size <= 2 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
+PLAYGROUND = "book/playground.html"
+ROUND = "() => +document.querySelector('.playground .round').textContent.split(' ')[1]"
+COLOURS = """canvas => { const {width, height} = canvas, seen = new Set();
+    const {data} = canvas.getContext('2d').getImageData(0, 0, width, height);
+    for (let i = 0; i < data.length; i += 4) seen.add(data.slice(i, i + 4).join());
+    return seen.size }"""
+
+
+@pytest.fixture
+def playground(tab):
+    """The playground as it opens; what is told of it must hold in silence."""
+    tab.said.clear(), tab.asked.clear()
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.emulate_media(color_scheme="light")
+    tab.goto((SITE / PLAYGROUND).as_uri())
+    yield tab
+    assert tab.said == [] and tab.asked == []
+    assert not re.search(r"NaN|undefined|Infinity", tab.inner_html("#playground"))
+
+
+def test_the_playground_draws_and_is_played_by_keyboard(playground):
+    tab = playground
+    assert min(tab.eval_on_selector_all(".map:not([data-map=average]) canvas", f"all => all.map({COLOURS})")) > 10
+    tab.focus("[data-do=step]")
+    for key in ("Enter", "Space"):
+        tab.keyboard.press(key)
+    assert tab.evaluate(ROUND) == 2 and tab.inner_text(".said").startswith("Round 2:")
+    assert tab.eval_on_selector("[data-map=average] canvas", COLOURS) > 3
+    tab.focus("[data-handle='2']")
+    tab.keyboard.press("Shift+ArrowDown")
+    tab.keyboard.press("ArrowRight")
+    assert tab.get_attribute("[data-handle='2']", "aria-valuetext") == "0.3 to the right, -2.3 up"
+    assert tab.inner_text(".said").startswith("C moved.") and tab.evaluate(ROUND) == 2
+    tab.focus("[value=FedAvg]")
+    tab.keyboard.press("ArrowRight")
+    assert tab.is_checked("[value=FedProx]") and tab.evaluate(ROUND) == 0 and tab.is_visible("[name=mu]")
+    tab.focus("[name=mu]")
+    tab.keyboard.press("End")
+    assert tab.get_attribute("[name=mu]", "aria-valuetext") == "10"
+
+
+def test_the_playground_is_dragged_and_plays_until_told_otherwise(playground):
+    tab = playground
+    box = tab.locator("[data-handle='0']").bounding_box()
+    tab.mouse.move(box["x"] + 10, box["y"] + 10)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 110, box["y"] + 10)
+    tab.mouse.up()
+    assert float(tab.get_attribute("[data-handle='0']", "aria-valuenow")) > 0
+    tab.click("[data-do=play]")
+    tab.wait_for_function(f"({ROUND})() >= 2")
+    tab.click("[data-do=play]")
+    stopped = tab.evaluate(ROUND)
+    tab.wait_for_timeout(600)
+    assert tab.evaluate(ROUND) == stopped and tab.inner_text("[data-do=play]") == "Play"
+    tab.click("[data-do=reset]")
+    assert tab.evaluate(ROUND) == 0
+
+
+def test_the_playgrounds_lessons_play(playground):
+    """The last button of each; one of them ends in a divergence, which is said, and there is nothing left to play."""
+    tab, said = playground, []
+    lessons = tab.locator(".playground-lessons li")
+    for i in range(lessons.count()):
+        assert [lesson.is_visible() for lesson in lessons.all()] == [k == i for k in range(lessons.count())]
+        button = lessons.nth(i).locator("button").last
+        button.click()
+        tab.wait_for_function("document.querySelector('[data-do=play]').textContent === 'Play'")
+        said.append(tab.inner_text(".said"))
+        fallen = said[-1].startswith("Diverged in round 1")
+        assert tab.is_disabled("[data-do=step]") == fallen
+        assert fallen or said[-1].startswith(f"Round {button.get_attribute('data-rounds')}:")
+        tab.click(".lesson-bar [aria-label=Next]")
+    assert sum(text.startswith("Diverged") for text in said) == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_serious_bars_the_playground(playground, theme, width):
+    """All rules of axe, on the page with a round played."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
+    playground.set_viewport_size({"width": width, "height": 844})
+    playground.emulate_media(color_scheme=theme)
+    playground.click("[data-do=step]")
+    playground.click("summary")
+    playground.wait_for_timeout(300)
+    ran = axe.Axe().run(playground, context={"include": [["article"]]}, options={"preload": False}).response
+    grave = [v for v in ran["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], n["html"][:120]) for v in grave for n in v["nodes"]] == [] and len(ran["passes"]) > 15
+
+
 def test_the_site_is_small():
     size = sum(p.stat().st_size for p in SITE.rglob("*") if p.is_file())
     assert size <= 40 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"

@@ -117,7 +117,7 @@ def seeds(*results) -> HTML:
 
 
 def answered(found, right, off: float = 1e-3) -> bool:
-    """Whether a question's answer is right; of `...`, which stands where the answer belongs, it says so and lets it pass.
+    """Whether a question's answer is right; of the dots that stand where it belongs it says so and lets them pass.
 
     found, right: numbers or tensors, which may differ by `off`, or words.
     """

@@ -167,7 +167,7 @@ def tidy(path: Path, name: str):
                          'text; its metadata needs {"mystnb": {"image": {"alt": "..."}}}')
         if "image" in how and not cell.outputs:     # where records lack, it says so
             raise Broken(f"notebook {name}: the cell '{cell.source.splitlines()[0]}' shows no figure, nor why")
-    notebook.cells = [part for cell in answered(notebook.cells) for part in apart(cell)]
+    notebook.cells = [part for cell in opening(answered(notebook.cells)) for part in apart(cell)]
     nbformat.write(notebook, path)
 
 
@@ -179,6 +179,18 @@ def answered(cells: list) -> list:
                 cell.outputs.remove(output)
                 title, line, rest = cells[0].source.partition("\n")
                 cells[0].source = f"{title}\n\n{output['data']['text/html']}\n{line}{rest}"
+    return cells
+
+
+def opening(cells: list) -> list:
+    """The cells, with the figure of the one tagged `opening` below the title as well: a page begins with a picture."""
+    for cell in cells:
+        if "opening" in cell.metadata.get("tags", []):
+            first = copy.deepcopy(cell)
+            first.id, first.metadata["tags"] = f"{cell.id}-opening", ["remove-input"]
+            first.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
+            first.outputs = [o for o in cell.outputs if is_picture(o)]
+            return [cells[0], first, *cells[1:]]
     return cells
 
 

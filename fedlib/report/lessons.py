@@ -1,7 +1,8 @@
-"""What the pages of concepts share: samples to look at, training in one place, a simulation's rounds step by step."""
+"""What the concept pages share: samples, training in one place, a simulation's rounds step by step, questions."""
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from IPython.display import HTML
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -102,3 +103,32 @@ def noted(step, net: nn.Module, way: list):
 def flat(server) -> torch.Tensor:
     """The server's parameters as one vector `(P,)`, on the CPU."""
     return torch.cat([server.global_[k].flatten() for k in server.trained]).cpu()
+
+
+def seeds(*results) -> HTML:
+    """A line that says from how many seeds results come, and of one seed that a small lead means nothing.
+
+    results: simulations, whose runs have a seed, or seeds themselves.
+    """
+    known = sorted({getattr(getattr(result, "run", None), "seed", result) for result in results})
+    said = f"Mean of {len(known)} seeds." if len(known) > 1 else (
+        f"<b>One seed</b> ({known[0]}): with another one, methods that lie a few points apart may change places.")
+    return HTML(f'<p class="seeds">{said}</p>')
+
+
+def answered(found, right, off: float = 1e-3) -> bool:
+    """Whether a question's answer is right; of the dots that stand where it belongs it says so and lets them pass.
+
+    found, right: numbers or tensors, which may differ by `off`, or words.
+    """
+    if found is ...:
+        print("Not answered yet: put your answer where the three dots are, and run both cells.")
+        return True
+    good = found == right if isinstance(right, str | set) else close(*map(torch.as_tensor, (found, right)), off)
+    if good:
+        print("Right.")
+    return good
+
+
+def close(a: torch.Tensor, b: torch.Tensor, off: float) -> bool:
+    return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0, atol=off)

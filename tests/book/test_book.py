@@ -305,6 +305,17 @@ def test_a_page_begins_with_its_answer(book):
     assert [o.data["text/plain"] for c in made if c.cell_type == "code" for o in c.outputs] == ["'more'"]
 
 
+def test_a_page_opens_with_the_figure_of_a_later_cell(book):
+    """It stands below the title and where it is drawn; its name, which links use, is of the second."""
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    how = {"tags": ["opening"], "mystnb": {"image": {"alt": "a line"}, "figure": {"caption": "A.", "name": "fig-line"}}}
+    write(book, new_code_cell("print(1)"), new_code_cell(draw, metadata=how))
+    assert build(book, "--only", "one").returncode == 0
+    title, first, _, last = nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells
+    assert title.source == "# One" and first.outputs == last.outputs and first.metadata.tags == ["remove-input"]
+    assert (first.metadata.mystnb.figure, last.metadata.mystnb.figure.name) == ({"caption": "A."}, "fig-line")
+
+
 def test_an_empty_text_shows_nothing(book):
     write(book, new_code_cell("from IPython.display import Markdown\nMarkdown('')"))
     assert build(book, "--only", "one").returncode == 0

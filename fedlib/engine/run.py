@@ -10,6 +10,7 @@ from fedlib.core.errors import UserError, nearest, pick
 from fedlib.datasets.partition import Data
 from fedlib.methods import METHODS, make
 from fedlib.methods.base import Protocol
+from fedlib.models import nets
 from fedlib.models.nets import Arch
 
 
@@ -74,7 +75,13 @@ def run_in_words(method: str, dataset: str, rounds, seed, sets) -> Run:
     for word in sets:
         part, name, value = place(method, word)
         parts[part][name] = value
-    return plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
+    run = plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
+    if (needed := getattr(METHODS[method], "acts_on", ())) and not nets.has(run.net, needed):
+        alike = [n for n in nets.BUILDERS if nets.TAKES.get(n) == nets.TAKES.get(run.net.net)]
+        able = [n for n in alike if nets.has(Arch(n), needed)] or ["resnet10"]
+        raise UserError(f"{method} has nothing to act on in the net {run.net.net}, where it would be "
+                        f"{METHODS[method].limit[1]}; choose --set net={' or '.join(able)}")
+    return run
 
 
 def place(method: str, word: str) -> tuple[str, str, str]:

@@ -71,6 +71,7 @@ class FedBN(FedAvg):
     paper weights clients equally: weights = "equal".
     """
     norms: Literal["type", "name"] = "type"
+    acts_on = NORM                       # modules without which it is another method
     limit = {}, "FedAvg", "cnn4"         # on a net without normalisation layers
     personal = True
 

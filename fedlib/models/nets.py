@@ -72,6 +72,13 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
         return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
 
 
+def has(arch: Arch, types: tuple) -> bool:
+    """Has such a net, of any size, a module of these types?"""
+    shape = (3, 28, 28) if "images" in TAKES.get(arch.net, ("images",)) else (8,)
+    modules = BUILDERS[arch.net](2, shape, 8).body.modules()
+    return arch.head == "hidden" or any(isinstance(m, types) for m in modules)
+
+
 def grouped(module: nn.Module) -> int:
     """Put a GroupNorm of 8 channels a group in the place of each BatchNorm2d; returns how many there were.
 

@@ -175,6 +175,9 @@ BAD = {
     "high": ("train FedAvg --set participation=1.5 --out {out}", "participation = 1.5 is too large (at most 1)"),
     "share": ("train FedAvg --set fraction=20 --out {out}", "fraction = 20 is too large (at most 1)"),
     "seed": ("train FedAvg --seed x --out {out}", "seed = 'x' is not a whole number"),
+    "idle": ("train FedBN --out {out}", "FedBN has nothing to act on in the net cnn4, where it would be FedAvg; choose "
+             "--set net=resnet10 or resnet18 or resnet50 or vit"),
+    "idle, for features": ("train FedBN --set net=linear --set encoder=mini_clip --out {out}", "choose --set net="),
     "device": ("train FedAvg --device vulkan --out {out}", "device 'vulkan' cannot be used here (try cpu)"),
     "table": ("run i2pfl/tabel2 --results {out}", "unknown table 'i2pfl/tabel2'; did you mean 'i2pfl/table2'?"),
     "table shown": ("show table2 --results {out}", "/table2'? (known: "),

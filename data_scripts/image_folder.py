@@ -3,11 +3,12 @@ import math
 import os
 import re
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from fedlib.core.errors import UserError
@@ -15,7 +16,7 @@ from fedlib.core.seeds import key
 from fedlib.datasets.prepare import TEST, TRAIN, folder
 
 IN_MEMORY = 256 * 2**20  # bytes; larger arrays of decoded images lie in a file
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
 
 
 def bare(name: str) -> str:
@@ -43,23 +44,30 @@ def find_domains(root: Path, title: str, usual: tuple, spellings: dict) -> tuple
                     f"there and below {', '.join(usual)}")
 
 
-def class_files(domain: str, folder: Path, spellings: dict) -> tuple[list, np.ndarray]:
+def class_files(domain: str, folder: Path, spellings: dict, say=print) -> tuple[list, np.ndarray]:
     """The image files of one domain and their labels: classes in the order of `spellings`, names sorted in each.
 
-    That is the order of torchvision's ImageFolder. UserError: a class folder that is missing or empty.
+    That is the order of torchvision's ImageFolder. say gets a line on files that are no pictures by their names.
+    UserError: a class folder that is missing or empty.
     """
     if (folder / "images").is_dir():  # Office-31 keeps amazon/images/back_pack
         folder = folder / "images"
-    files, y = [], []
+    files, y, ignored = [], [], Counter()
     for label, (name, known) in enumerate(spellings.items()):
         place = _subfolder(folder, (name, *known))
         if place is None:
             raise UserError(f"domain '{domain}' lacks the class '{name}': no folder of that name in {folder}")
         images = images_in(place)
         if not images:
-            raise UserError(f"domain '{domain}', class '{name}': no .jpg or .png images in {place}")
+            kinds = ", ".join(sorted(SUFFIXES))
+            raise UserError(f"domain '{domain}', class '{name}': no pictures ({kinds}) in {place}")
         files += images
         y += [label] * len(images)
+        ignored += Counter(f.suffix.lower() or "without an ending" for f in set(place.iterdir()) - set(images)
+                           if f.is_file() and not f.name.startswith("."))
+    if ignored:
+        say(f"{domain}: {ignored.total()} files are no pictures by their names and are ignored "
+            f"({', '.join(f'{n} {kind}' for kind, n in sorted(ignored.items()))})")
     return files, np.array(y, dtype=np.int64)
 
 
@@ -87,7 +95,7 @@ def hold_out(y: np.ndarray, share: float, *names) -> np.ndarray:
 
 
 def decode(files: list, size: int, what: str, skip: list | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read images as RGB and resize them as torchvision's Resize((size, size)) does on PIL images.
+    """Read images as `rgb` and resize them as torchvision's Resize((size, size)) does on PIL images.
 
     Returns x uint8 (N,3,size,size), the shorter side of each source (N,), and which of the files these are: bool
     (len(files),). A file that is no image is a UserError that names it; with a list as `skip` it is left out instead
@@ -98,7 +106,7 @@ def decode(files: list, size: int, what: str, skip: list | None = None) -> tuple
 
     def read(i, image):
         shorter[i] = min(image.size)
-        x[i] = channels_first(image.convert("RGB"), size)
+        x[i] = channels_first(rgb(image), size)
 
     good = each_image(files, read, what, skip)
     if not good.all():
@@ -166,6 +174,25 @@ def resize_all(images: np.ndarray, size: int, what: str) -> np.ndarray:
 
     _in_threads(resize, len(images), what)
     return x
+
+
+def rgb(image: Image.Image) -> Image.Image:
+    """A picture as viewers show it: upright as its EXIF says, 16 bits scaled to 8, on white where it is transparent.
+
+    A file with none of these comes out as torchvision's loader reads it. ValueError: pixels of no known range.
+    """
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range is not known")
+    if image.mode.startswith("I"):      # grey with 16 bits, which some releases of Pillow open as 32
+        levels = np.asarray(image, dtype=np.int64)
+        if levels.min() < 0 or levels.max() > 65535:
+            raise ValueError("its pixels have more than 16 bits")
+        image = Image.fromarray(((levels * 255 + 32767) // 65535).astype(np.uint8))
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
 
 
 def channels_first(image: Image.Image, size: int) -> np.ndarray:

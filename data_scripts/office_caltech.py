@@ -42,7 +42,7 @@ _USUAL = ("office_caltech10", "office_caltech_10", "OfficeCaltech10", "office_ca
 def read(root, size, say=print, skip=None):
     """The four domains as numpy arrays, and what the manifest adds. UserError: see fedlib.readers.image_folder."""
     _, folders = find_domains(root, TITLE, _USUAL, _DOMAIN_FOLDERS)
-    listed = {d: class_files(d, folders[d], _CLASS_FOLDERS) for d in DOMAINS}  # all folders before the first pixel
+    listed = {d: class_files(d, folders[d], _CLASS_FOLDERS, say) for d in DOMAINS}  # all folders before the first pixel
     domains, names, shorter = {}, {}, []
     for d, (files, y) in listed.items():
         x, sides, good = decode(files, size, d, skip)

@@ -51,7 +51,7 @@ def read(root, size, say=print, skip=None):
     UserError: see fedlib.readers.image_folder; also a set of split lists that lacks one, or a list of something else.
     """
     place, folders = find_domains(root, TITLE, _USUAL, {d: (d,) for d in DOMAINS})
-    listed = {d: class_files(d, folders[d], dict.fromkeys(CLASSES, ())) for d in DOMAINS}
+    listed = {d: class_files(d, folders[d], dict.fromkeys(CLASSES, ()), say) for d in DOMAINS}
     lists = split_lists(place)
     domains, names, counts, notices, shorter = {}, {}, {}, [], []
     for d, (files, y) in listed.items():

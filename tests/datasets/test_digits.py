@@ -388,7 +388,7 @@ def test_syn_faults(tmp_path):
     syn_folder(tmp_path / "syn")
     for f in (tmp_path / "syn" / "imgs_train" / "3").iterdir():
         f.unlink()
-    fails(digits, tmp_path, "domain 'syn', class '3': no .jpg or .png images")
+    fails(digits, tmp_path, "domain 'syn', class '3': no pictures (.bmp")
     (tmp_path / "syn" / "imgs_train" / "3").rmdir()
     fails(digits, tmp_path, "domain 'syn' lacks the class '3'", "imgs_train")
     (tmp_path / "syn" / "imgs_train").rename(tmp_path / "syn" / "elsewhere")

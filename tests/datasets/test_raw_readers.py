@@ -109,7 +109,7 @@ def test_office_faults(tmp_path):
     office(tmp_path, OFFICE_31[1:], domains=("caltech",))
     fails(office_caltech, tmp_path, "domain 'caltech' lacks the class 'back_pack'")
     (tmp_path / "caltech" / "backpack").mkdir()
-    fails(office_caltech, tmp_path, "'caltech', class 'back_pack': no .jpg or .png")
+    fails(office_caltech, tmp_path, "'caltech', class 'back_pack': no pictures (.bmp, .jpeg, .jpg, .png")
     office(tmp_path, GONG[:1], domains=("caltech",))
     (tmp_path / "caltech" / "back_pack").mkdir()
     fails(office_caltech, tmp_path, "both back_pack and backpack")
@@ -363,3 +363,58 @@ def test_real_pacs():
         assert len(listed) == total and np.bincount(y).tolist() == PACS_PER_CLASS[d]
     x, _, _ = image_folder.decode(listed[:500], 64, "sketch")
     assert (x[:, 0] == x[:, 1]).all() and (x == 255).mean() > 0.5  # black lines on white paper
+
+
+# pictures as people have them
+
+def read_back(path: Path, image, **how) -> np.ndarray:
+    image.save(path, **how)
+    x, _, good = image_folder.decode([path], 2, "one")
+    assert good.all()
+    return x[0]
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path):
+    levels = np.array([[0, 65535], [32768, 257]], dtype=np.uint16)
+    for name in ("a.png", "a.tif"):
+        assert read_back(tmp_path / name, Image.fromarray(levels))[0].tolist() == [[0, 255], [128, 1]]
+    old = Image.fromarray(levels.astype(np.int32))      # as older releases of Pillow open such files
+    assert np.asarray(image_folder.rgb(old))[..., 0].tolist() == [[0, 255], [128, 1]]
+
+
+def test_a_picture_is_turned_as_its_camera_says(tmp_path):
+    pixels = np.array([[[250, 0, 0], [0, 250, 0]], [[0, 0, 250], [9, 9, 9]]], dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6        # turn it a quarter clockwise to see it
+    seen = read_back(tmp_path / "a.png", Image.fromarray(pixels), exif=exif).transpose(1, 2, 0)
+    assert seen.tolist() == np.rot90(pixels, -1).tolist()
+
+
+def test_what_is_transparent_is_white(tmp_path):
+    pixels = np.array([[[0, 0, 0, 0], [0, 0, 0, 255]], [[200, 0, 0, 255], [0, 0, 0, 128]]], dtype=np.uint8)
+    for name in ("a.png", "a.webp", "a.tiff"):
+        how = {"lossless": True} if name == "a.webp" else {}
+        seen = read_back(tmp_path / name, Image.fromarray(pixels), **how).transpose(1, 2, 0)
+        assert seen.tolist() == [[[255] * 3, [0] * 3], [[200, 0, 0], [127] * 3]]
+    palette = Image.fromarray(np.array([[0, 1], [1, 1]], dtype=np.uint8)).convert("P")
+    palette.putpalette([10, 10, 10, 60, 60, 60])
+    assert read_back(tmp_path / "p.png", palette, transparency=0)[0].tolist() == [[255, 60], [60, 60]]
+
+
+def test_pixels_of_no_known_range_are_a_readers_fault(tmp_path):
+    for name, image in (("a.tif", Image.fromarray(np.zeros((2, 2), dtype=np.float32))),
+                        ("b.tif", Image.fromarray(np.full((2, 2), 70000, dtype=np.int32)))):
+        image.save(tmp_path / name)
+        with pytest.raises(UserError, match="range is not known|more than 16 bits"):
+            image_folder.decode([tmp_path / name], 2, "one")
+
+
+def test_files_that_are_no_pictures_are_counted_aloud(tmp_path):
+    for name in ("1.png", "2.webp", "3.TIF"):
+        paint(tmp_path / "site" / "a" / name, 9)
+    for name in ("x.dcm", "y.dcm", "notes", ".hidden"):
+        (tmp_path / "site" / "a" / name).touch()
+    said = []
+    files, y = image_folder.class_files("site", tmp_path / "site", {"a": ()}, said.append)
+    assert [f.name for f in files] == ["1.png", "2.webp", "3.TIF"] and len(y) == 3
+    assert said == ["site: 3 files are no pictures by their names and are ignored (2 .dcm, 1 without an ending)"]

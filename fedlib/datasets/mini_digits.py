@@ -9,6 +9,8 @@ Nothing is downloaded. Every random draw comes from a generator keyed by (purpos
 on which others were built before it. The pixels of `printed` and `street` are drawn by FreeType; another release of
 Pillow may move some of them by a grey level or so, and with them the digest of the prepared set.
 """
+from pathlib import Path
+
 import numpy as np
 
 from fedlib.core.errors import UserError
@@ -33,6 +35,7 @@ FONTS = {
     "street": ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique", "DejaVuSansMono",
                "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique", "cmss10"),
 }
+OWN = Path(__file__).with_name("fonts")      # cmti10, which matplotlib has from 3.11 on only
 ABOUT = {
     "recipe": "1",  # another number when the images change: cached sets are then built again
     "source": "digit scans and sample photographs of scikit-learn; fonts of matplotlib",
@@ -143,7 +146,8 @@ def _masks(domain: str) -> np.ndarray:
     from scipy.ndimage import gaussian_filter
     masks = []
     for name in FONTS[domain]:
-        path = f"{matplotlib.get_data_path()}/fonts/ttf/{name}.ttf"
+        places = OWN, Path(matplotlib.get_data_path(), "fonts", "ttf")
+        path = next(p for place in places if (p := place / f"{name}.ttf").exists() or place != OWN)
         for digit in CLASSES:
             _, top, _, bottom = ImageFont.truetype(path, 200).getbbox(digit)
             font = ImageFont.truetype(path, 200 * _GLYPH / (bottom - top))

@@ -1,6 +1,8 @@
 """The embedded dataset: counts, disjoint parts, determinism, contrast, and a domain shift that is there."""
 import hashlib
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from conftest import quiet
@@ -121,3 +123,14 @@ def test_domain_shift(domains):
 def test_another_size_is_refused(size):
     with pytest.raises(UserError, match=f"no size {size}.*allowed: 28"):
         mini_digits.read(None, size, quiet)
+
+
+def test_a_matplotlib_without_the_italic_font_draws_the_same(tmp_path, monkeypatch):
+    """Its releases before 3.11 lack cmti10."""
+    fonts, there = tmp_path / "fonts" / "ttf", Path(matplotlib.get_data_path(), "fonts", "ttf")
+    fonts.mkdir(parents=True)
+    before = mini_digits._masks("printed")
+    for name in set(mini_digits.FONTS["printed"]) - {"cmti10"}:
+        (fonts / f"{name}.ttf").symlink_to(there / f"{name}.ttf")
+    monkeypatch.setattr(matplotlib, "get_data_path", lambda: str(tmp_path))
+    assert np.array_equal(mini_digits._masks("printed"), before)

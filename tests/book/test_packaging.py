@@ -26,7 +26,8 @@ def tracked() -> list[Path]:
     if listed.returncode:
         pytest.skip("needs the git repository to know which files belong to it")
     paths = [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
-    return [p for p in paths if p.suffix not in {".woff", ".png", ".jpg", ".ico", ".safetensors", ".features", ".cams"}]
+    binary = {".woff", ".woff2", ".ttf", ".png", ".jpg", ".ico", ".safetensors", ".features", ".cams"}
+    return [p for p in paths if p.suffix not in binary]
 
 
 def constraints() -> list[str]:

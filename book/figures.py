@@ -1,8 +1,8 @@
 """matplotlib's figures in the pages: SVG that stands in the HTML, in the colours and the type of the page.
 
-A kernel of the book draws with `SETTINGS` and `RC`. `in_page` then names the colours that follow light and dark (the table is
-`fedlib.report.plots.THEMED`, their values are in _static/fedlib.css), leaves the font to the page, drops what only
-matplotlib needs, and gives the figure its text. The same figure gives the same characters.
+A kernel of the book draws with `SETTINGS` and `RC`. `in_page` then names the colours that follow light and dark (the
+table is `fedlib.report.plots.THEMED`, their values are in _static/fedlib.css), leaves the font to the page, drops what
+only matplotlib needs, and gives the figure its text. The same figure gives the same characters.
 """
 import hashlib
 import html

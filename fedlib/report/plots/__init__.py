@@ -25,13 +25,14 @@ from fedlib.report.plots.scores import (
            bars,
            curves,
            differences,
+           domains,
            draws,
            effects,
            lengths,
            lines,
            matrix,
            pairs,
-           radar,
+           runs,
            sensitivity,
            tally,
            tries,
@@ -47,11 +48,12 @@ from fedlib.report.plots.spaces import (
            rays,
            shadows,
            tsne,
+           tsnes,
            ways,
 )
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
-           "THEMED", "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves", "differences", "draws",
-           "drift", "effects", "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs",
-           "plane", "planes", "prototypes", "radar", "rays", "sensitivity", "shadows", "shares", "styled", "tally",
-           "tries", "tsne", "ways", "words"]
+           "THEMED", "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves",
+           "differences", "domains", "draws", "drift", "effects", "exchange", "grid", "holdings", "lengths", "lines",
+           "look", "maps", "matrix", "pairs", "plane", "planes", "prototypes", "rays", "runs", "sensitivity",
+           "shadows", "shares", "styled", "tally", "tries", "tsne", "tsnes", "ways", "words"]

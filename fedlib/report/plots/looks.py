@@ -50,7 +50,8 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
                "PFLlib": (5, "s", "-"), "fedlib": (6, "o", ":")}
 RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "none",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
-      "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
+      "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.title_fontsize": 10,
+      "legend.frameon": False,
       "legend.handletextpad": 0.5, "legend.columnspacing": 1.2, "axes.edgecolor": "#808080", "grid.color": "#e4e4e4",
       "axes.axisbelow": True, "lines.linewidth": 1.8, "lines.markersize": 5}
 

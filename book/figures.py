@@ -22,9 +22,8 @@ SCALE = 1.6         # pixels of the page for a point of the figure, where there 
 
 def in_page(svg: str, text: str) -> str:
     """An SVG of matplotlib's as an element of a page; text: what it shows, for who cannot see it."""
-    name = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
-    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
-    box = re.search(r'viewBox="[^"]+"', svg)[0]
+    name = "f" + hashlib.sha256(svg.encode()).hexdigest()[:6]
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
     body = svg[svg.index(">", svg.index("<svg")) + 1:svg.rindex("</svg>")]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.S)
     body = re.sub(r"<[^>]+>", lambda tag: plain(tag[0]), body)
@@ -33,8 +32,14 @@ def in_page(svg: str, text: str) -> str:
     body = re.sub(r' id="([^"]+)"', lambda m: f' id="{places[m[1]]}"' if m[1] in places else "", body)
     body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + places[m[2]], body)
     body = re.sub(r">\s+<", "><", body).strip()
-    return (f'<svg class="plot" role="img" aria-label="{html.escape(text)}" {box} width="{SCALE * width:.0f}">'
-            f"{body}</svg>")
+    body = re.sub(r'(<g clip-path="[^"]+">)<use[^>]*/></g>(?:\1<use[^>]*/></g>)+', together, body)
+    return (f'<svg class="plot" role="img" aria-label="{html.escape(text)}" '
+            f'viewBox="0 0 {width:.2f} {height:.2f}" width="{SCALE * width:.0f}">{body}</svg>')
+
+
+def together(points: re.Match) -> str:
+    """Points behind the same frame in one group, not each in its own."""
+    return points[1] + points[0].replace(points[1], "").replace("</g>", "") + "</g>"
 
 
 def plain(tag: str) -> str:

@@ -287,7 +287,7 @@ class Page:
         wide = wide.reindex([row for row in self.rows if row in wide.index])
         if len(wide) <= 4:
             return list(wide.index)
-        name = tables.papers()[self.table.id.split("/")[0]]["name"]
+        name = tables.papers()[self.table.id.split("/")[0]]["paper"]["name"]
         own = [*(answer.subject_of(self, b) for b in wide), *wide.index[wide.index.str.startswith(f"{name} (")][:1]]
         known = [row for row in own if row in wide.index][:1] + [row for row in ("FedAvg",) if row in wide.index]
         others = wide[[self.table.printed_row(row) == row for row in wide.index]].drop(known, errors="ignore")

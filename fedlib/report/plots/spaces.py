@@ -15,6 +15,8 @@ from fedlib.report.plots.looks import (
     styled,
 )
 
+MANY = 1000     # points of a figure that are drawn as a picture, since as shapes they would weigh too much
+
 
 @styled
 def tsne(features, labels, domains, classes=None, seed: int = 0, marks=None):
@@ -34,11 +36,13 @@ def tsne(features, labels, domains, classes=None, seed: int = 0, marks=None):
     places, *spots = np.split(places, ends[:-1])
     names, inks = classes or [str(k) for k in range(labels.max() + 1)], class_colours(labels.max() + 1)
     figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.9))
+    many = len(features) > MANY
     for domain in dict.fromkeys(domains.tolist()):
         here, ink = domains == domain, look(domain)
-        axes[0].scatter(*places[here].T, s=7, color=ink["color"], marker=ink["marker"], linewidths=0, label=domain)
+        axes[0].scatter(*places[here].T, s=7, color=ink["color"], marker=ink["marker"], linewidths=0, label=domain,
+                        rasterized=many)
     for k in np.unique(labels):
-        axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k])
+        axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k], rasterized=many)
     for ax, title, columns in zip(axes, ("by domain", "by class"), (2, 5), strict=True):
         for spot, marker, size in zip(spots, "X*Pd", (22, 40, 70, 40)):
             ax.scatter(*spot.T, s=size, color="black", marker=marker, edgecolors="white", linewidths=0.5, zorder=3)
@@ -70,6 +74,7 @@ def tsnes(panels: dict, classes=None, seed: int = 0, columns: int = 2):
     import numpy as np
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 0.5 + 2.7 * rows), squeeze=False)
+    many = sum(len(labels) for _, labels, _ in panels.values()) > MANY
     for ax in axes.flat[len(panels):]:
         ax.axis("off")
     for ax, (title, found) in zip(axes.flat, panels.items(), strict=False):
@@ -77,7 +82,8 @@ def tsnes(panels: dict, classes=None, seed: int = 0, columns: int = 2):
         places, inks = laid_out(features, seed), np.array(class_colours(labels.max() + 1))
         for domain in dict.fromkeys(domains.tolist()):
             here, marker = domains == domain, look(domain)["marker"]
-            ax.scatter(*places[here].T, s=8, c=inks[labels[here]], marker=marker, linewidths=0)
+            ax.scatter(*places[here].T, s=8, c=inks[labels[here]], marker=marker, linewidths=0,
+                       rasterized=many)
             ax.plot([], [], linestyle="", marker=marker, color=DIM, label=domain)
         for k in np.unique(labels):
             ax.plot([], [], linestyle="", marker="o", color=inks[k], label=classes[k] if classes else str(k))

@@ -290,7 +290,7 @@ class Page:
         name = tables.papers()[self.table.id.split("/")[0]]["paper"]["name"]
         own = [*(answer.subject_of(self, b) for b in wide), *wide.index[wide.index.str.startswith(f"{name} (")][:1]]
         known = [row for row in own if row in wide.index][:1] + [row for row in ("FedAvg",) if row in wide.index]
-        others = wide[[self.table.printed_row(row) == row for row in wide.index]].drop(known, errors="ignore")
+        others = wide[[self.table.printed_row(r) == r and r.split(", ")[0] not in known for r in wide.index]]
         others = others if others.dropna().empty else others.dropna()
         places = others.rank(ascending=False).mean(axis=1).sort_values(kind="stable")
         return [*known, *places.index[:1]]

@@ -77,3 +77,12 @@ def test_the_style_sheet_knows_each_colour_in_light_and_dark():
     own = {name for name, value in values.items() if not value.startswith("var(--pst")}       # the theme has the others
     assert set(re.findall(r"--plot-(\w+):", dark)) == own
     assert {plots.THEMED[value] for value in values.values() if value in plots.THEMED} == own
+    for name, value in re.findall(r"--plot-(\w+): ([^;]+);", dark):
+        assert name in ("grid", "pale") or contrast(value, "#14181e") > 3, f"{name} is hard to see in the dark"
+
+
+def contrast(ink: str, ground: str) -> float:
+    """The ratio of two colours' luminances (WCAG 2)."""
+    linear = [np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in
+                        matplotlib.colors.to_rgb(colour)]) @ [0.2126, 0.7152, 0.0722] for colour in (ink, ground)]
+    return (max(linear) + 0.05) / (min(linear) + 0.05)

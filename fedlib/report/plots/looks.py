@@ -1,8 +1,6 @@
 """One look for the whole book: colours, markers and dashes by name, sizes, legends."""
 import functools
 
-from fedlib.core.seeds import key
-
 WIDTH = 5.8      # inches
 # Colours that have another value on a dark page, and what the book's style sheet calls them (book/figures.py). Every
 # other colour is the same on both: text on a piece of colour is DARK or LIGHT.
@@ -62,6 +60,7 @@ def look(name: str) -> dict:
     A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line and the marker of its whole
     name; a remark in brackets, "PACS (not run)", changes nothing.
     """
+    from fedlib.core.seeds import key  # it loads PyTorch, and the book's build needs the colours alone
     name = name.split(" (")[0]
     if ", " in name:
         return look(name.split(", ")[0]) | {"linestyle": "--", "marker": MARKERS[key("marker", name) % len(MARKERS)]}

@@ -125,7 +125,8 @@ def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: f
         for part in drawn.errorbar.get_children() if drawn.errorbar else ():    # to be seen on every colour
             part.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
         for x in place[values[name].isna()]:
-            ax.text(x, low, " not run", rotation=90, ha="center", va="bottom", color=DIM, fontsize=9)
+            ax.annotate("not run", (x, low), (0, 4), textcoords="offset points", rotation=90, ha="center",
+                        va="bottom", color=DIM, fontsize=9)
     ax.set_xticks(range(len(values)), values.index)
     ax.set(ylabel=label, ylim=(low, high))
     ax.grid(True, axis="y")
@@ -351,7 +352,8 @@ def differences(frame, row: str = "row", by: str = "dataset", label: str = "diff
         half = part["half"].mask(part["far"], 2 * edge)
         ax.errorbar(part["mean"], place, xerr=half, linestyle="", capsize=3, elinewidth=1, color=ink["color"])
         for y, length in zip(place[part["far"]], part["half"][part["far"]], strict=True):
-            ax.text(edge, y, f" ± {length:.0f}", color=DIM, fontsize=9, va="center")
+            ax.annotate(f"± {length:.0f}", (edge, y), (4, 0), textcoords="offset points", color=DIM, fontsize=9,
+                        va="center", annotation_clip=False)
         full = part["mean"].abs() > part["half"]
         for kind, face in ((full, ink["color"]), (~full, "white")):
             ax.plot(part["mean"][kind], place[kind], linestyle="", marker=ink["marker"], color=ink["color"],

@@ -26,6 +26,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import figures
 import forks
 import nbformat
 import papermill
@@ -37,7 +38,8 @@ from fedlib.core.errors import UserError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = {"mode": "read", "seconds": {}}  # given to every notebook that has such a parameter
-SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py", "book/forks.py")  # of every notebook
+SHARED = ("fedlib", "data_scripts", "results", "constraints.txt", "book/build.py", "book/forks.py",
+          "book/figures.py")  # of every notebook
 PAGES = ("_config.yml", "book")
 LIMIT = 20.0        # minutes for one notebook; a page takes less than one
 
@@ -145,7 +147,7 @@ def settings(notebooks: dict[str, Path], given: dict) -> dict[str, dict]:
 
 
 def tidy(path: Path, name: str):
-    """Hide the cell that papermill injected, drop what names this machine and empty texts.
+    """Hide the cell that papermill injected, drop what names this machine and empty texts, put figures into the page.
 
     Broken: a figure has no alt text, or a cell that describes a figure shows nothing.
     """
@@ -168,6 +170,10 @@ def tidy(path: Path, name: str):
         if "image" in how and not cell.outputs:     # where records lack, it says so
             raise Broken(f"notebook {name}: the cell '{cell.source.splitlines()[0]}' shows no figure, nor why")
     notebook.cells = [part for cell in opening(answered(notebook.cells)) for part in apart(cell)]
+    for cell in notebook.cells:
+        for output in filter(is_picture, cell.get("outputs", [])):
+            if drawing := output.data.pop("image/svg+xml", None):
+                output.data["text/html"] = figures.in_page(drawing, cell.metadata["mystnb"]["image"]["alt"], cell.id)
     nbformat.write(notebook, path)
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 from importlib.metadata import EntryPoint
 
+import figures
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
 INLINE = "module://matplotlib_inline.backend_inline"        # whatever the shell has
@@ -30,14 +31,16 @@ def ready(threads: int, limit: float):
 
 def kernel(arguments: list[str], environment: dict, folder: str, limit: float):
     """A notebook's kernel, in a process of its own."""
+    import matplotlib
     from ipykernel.kernelapp import launch_new_instance
+    matplotlib.rcParams.update(figures.RC)
     threading.Thread(target=follow, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limit)
-    launch_new_instance(arguments)
+    launch_new_instance(arguments, config=figures.SETTINGS)
 
 
 def follow(parent):

@@ -272,6 +272,16 @@ def of_records(results: Path | None = None) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def longest(found: list[dict], profile: str, count: int = 12) -> pd.DataFrame:
+    """Hours of a profile by table, spent and estimated, of those that take most; the others together come last."""
+    names = {"hours": "spent on records", "left": "estimate of the rest"}
+    lines = pd.DataFrame([line for line in found if line["profile"] == profile], columns=["table", *names])
+    hours = lines.set_index("table").rename(columns=names).astype(float).fillna(0.0)
+    hours = hours.loc[hours.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+    others = hours[count:].sum().rename(f"the {len(hours) - count} others").to_frame().T
+    return pd.concat([hours[:count], others]) if len(hours) > count else hours
+
+
 def needs(found: list[dict]) -> pd.DataFrame:
     """What each table takes, in words. found: of `status.everything`."""
     lines = []

@@ -18,6 +18,16 @@ def collected(page) -> dict[tuple, tuple]:
             if p.done(page.results)}
 
 
+def beside(page, kept: dict):
+    """For each block the t-SNE pictures of its rows beside each other, of the first seed."""
+    for block in dict.fromkeys(b for b, _, _ in kept):
+        seed = min(s for b, _, s in kept if b == block)
+        text.titled(f"{page.titles[block]}, profile {page.blocks[block]}, seed {seed}",
+                    plots.tsnes({row: found for (b, row, s), found in kept.items() if (b, s) == (block, seed)}))
+    if not kept:
+        display(Markdown(EMPTY))
+
+
 def pictures(page, kept: dict, draw=plots.tsne, **how):
     """A picture of the first seed of each block and row: what draw(z, y, domains, ...) gives."""
     for block, row, seed in kept:

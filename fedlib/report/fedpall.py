@@ -5,6 +5,7 @@ import math
 
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
 from fedlib.datasets import named_partitions, splits
 from fedlib.experiments import statistics, tables
@@ -13,6 +14,7 @@ from fedlib.report import plots, printed
 from fedlib.report.page import Page
 
 OURS = "FedPall"
+SCALE = 20      # points that a heat map's colours span at least
 RUNS = 3        # behind each printed mean and standard deviation
 ONE_DIGIT = 0.0501      # how far a number may be from one that is printed with one digit
 PUBLISHED = {"mnist": 70000, "svhn": 99289, "usps": 9298, "synth_digits": 479400 + 9553, "mnist_m": 70000}     # images
@@ -121,10 +123,18 @@ def heat(page: Page) -> pd.DataFrame:
 
 
 def heat_map(cells: pd.DataFrame):
-    """One dataset's lines of `heat` as a figure; cells that were not run are empty."""
+    """One dataset's lines of `heat` as a figure; cells that were not run are empty. A sentence, where most were not.
+
+    The scale has `SCALE` points at least, so that small differences do not look large.
+    """
+    ran = cells[cells.n > 0]
+    if 2 * len(ran) < len(cells):
+        return Markdown("No map of so few cells. They have " + ", ".join(
+            f"{c.ours:.1f} % (μ = {c.mu:g}, δ = {c.delta:g})" for c in ran.itertuples()) + ".")
     means = cells.pivot(index="mu", columns="delta", values="ours").rename_axis(index="mu (KL)",
                                                                               columns="delta (InfoNCE)")
-    return plots.matrix(means, low=means.min().min() // 1, high=-(-means.max().max() // 1), form=".1f")
+    low = min(10 * (means.min().min() // 10), 100 - SCALE)
+    return plots.matrix(means, low=low, high=max(low + SCALE, 10 * -(-means.max().max() // 10)), form=".1f")
 
 
 def readings(page: Page) -> pd.DataFrame:

@@ -278,28 +278,47 @@ class Page:
         """The mean over the domains after each round: block, method, round, mean, half of the 95 % interval."""
         return text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
 
+    def few(self, rows=None, block: str | None = None) -> list[str]:
+        """The rows that a figure has in colour: the paper's own, FedAvg and the best of its others, by mean rank over
+        the blocks or in one; all of them where there are no more than four."""
+        part = self.averages[(self.averages.n > 0) & self.averages.row.isin(list(rows or self.rows))]
+        part = part if block is None else part[part.block == block]
+        wide = part.pivot(index="row", columns="block", values="ours")
+        wide = wide.reindex([row for row in self.rows if row in wide.index])
+        if len(wide) <= 4:
+            return list(wide.index)
+        name = tables.papers()[self.table.id.split("/")[0]]["paper"]["name"]
+        own = [*(answer.subject_of(self, b) for b in wide), *wide.index[wide.index.str.startswith(f"{name} (")][:1]]
+        known = [row for row in own if row in wide.index][:1] + [row for row in ("FedAvg",) if row in wide.index]
+        others = wide[[self.table.printed_row(r) == r and r.split(", ")[0] not in known for r in wide.index]]
+        others = others if others.dropna().empty else others.dropna()
+        places = others.rank(ascending=False).mean(axis=1).sort_values(kind="stable")
+        return [*known, *places.index[:1]]
+
     def curves(self, rows=None, blocks=None):
         """The mean over the domains after each round, a panel for each block. rows: some, or {row: its name here}."""
         wanted = blocks or [b for b in self.blocks if "printed" not in self.table.blocks[b]]
-        order = [*self.blocks, *(rows or self.rows)]
+        order, names = [*self.blocks, *(rows or self.rows)], rows if isinstance(rows, dict) else {}
         frame = self.rounds[self.rounds.block.isin(wanted) & self.rounds.method.isin(list(rows or self.rows))]
         frame = frame.sort_values(["block", "method"], key=lambda names: names.map(order.index), kind="stable")
-        frame = frame.replace({"block": self.titles, "method": rows if isinstance(rows, dict) else {}})
-        return text.or_empty(frame, lambda f: plots.curves(f, panel="block"))
+        frame = frame.replace({"block": self.titles, "method": names})
+        few = [names.get(row, row) for row in self.few(rows)]
+        return text.or_empty(frame, lambda f: plots.curves(f, panel="block", few=few))
 
-    def show_radars(self, near: bool = False, names=None, rows=None):
-        """Ours by domain, an axis for each: a figure for each block with records, of these rows or all.
+    def show_domains(self, names=None, rows=None):
+        """Ours by domain: a figure for each block with records, of these rows or all, a few of them in colour.
 
-        near: the axes begin below the lowest number, not at zero. names: of the rows, as the legend has them.
+        names: of the rows, as the legend has them.
         """
         for block in [b for b in self.ran if "printed" not in self.table.blocks[b]]:
+            few = [(names or {}).get(row, row) for row in self.few(rows, block)]
             part = self.cells[(self.cells.block == block) & (self.cells.setting != "avg") & (self.cells.n > 0)]
-            shape = part.pivot(index="row", columns="setting", values="ours")
-            shape = shape.loc[[r for r in rows or self.rows if r in shape.index],
-                              list(self.table.blocks[block]["columns"])]
-            low, step = (10 * (shape.min().min() // 10), 10) if near else (0, 20)
-            rim = max(step * -(-shape.max().max() // step), low + step)
-            display(plots.radar(shape.rename(index=names or {}), low, rim, f"{self.titles[block]}, accuracy (%)"))
+            part = part[part.row.isin(list(rows or self.rows))]
+            order = {"index": [r for r in rows or self.rows if r in set(part.row)],
+                     "columns": list(self.table.blocks[block]["columns"])}
+            ours, half = (part.pivot(index="row", columns="setting", values=v).reindex(**order).rename(names or {})
+                          for v in ("ours", "half"))
+            display(plots.domains(ours, half, few, f"accuracy (%), {self.titles[block]}"))
         if not self.ran:
             display(Markdown(text.EMPTY))
 

@@ -116,7 +116,7 @@ PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": [
 def book(tmp_path):
     """A copy of the machinery with a page, a notebook with parameters, and no other content."""
     (tmp_path / "book").mkdir()
-    for name in ("build.py", "forks.py", "readme.py"):
+    for name in ("build.py", "figures.py", "forks.py", "readme.py"):
         shutil.copy(ROOT / "book" / name, tmp_path / "book" / name)
     shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
     shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")
@@ -290,7 +290,8 @@ def test_a_caption_stands_below_figures_alone(book):
     write(book, new_code_cell(show, metadata=how))
     assert build(book, "--only", "one").returncode == 0
     parts = [c for c in nbformat.read(book / "build/book/notebooks/one.ipynb", 4).cells if c.get("outputs")]
-    kinds = [("image/png" in c.outputs[0].data, "figure" in c.metadata.mystnb) for c in parts]
+    drawing = '<svg class="plot" role="img" aria-label="a line"'
+    kinds = [(drawing in c.outputs[0].data.get("text/html", ""), "figure" in c.metadata.mystnb) for c in parts]
     assert kinds == 2 * [(False, False), (True, True)]
     assert [c.metadata.tags for c in parts] == [["hide-input"]] + 3 * [["remove-input"]]
 

@@ -123,7 +123,7 @@ VISIBLE = """() => {     // text in drawings, which axe does not look at
     const ground = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
         if (c.length === 3 || c[3] > 0) return c } return [255, 255, 255] };
     const found = [];
-    for (const text of document.querySelectorAll('article svg text')) {
+    for (const text of document.querySelectorAll('article svg:not(.plot) text')) {
         text.scrollIntoView({block: 'center'});
         const box = text.getBoundingClientRect();
         const below = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2)
@@ -155,13 +155,16 @@ def test_it_can_be_read(page, theme):
     assert unreadable(page) == [] and page.evaluate(VISIBLE) == []
 
 
-def test_figures_keep_a_light_ground_in_the_dark(page):
-    """They are drawn in dark ink; one that is transparent would vanish."""
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
-    grounds = page.eval_on_selector_all("article .cell_output img, article figure img", """all => all.map(i =>
-        (getComputedStyle(i).backgroundColor.match(/[\\d.]+/g)).map(Number))""")
-    assert [g for g in grounds if not (len(g) == 3 and min(g) > 230)] == []
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_of_figures_take_their_colour_from_the_theme(page, theme):
+    """But for those on a piece of colour, which is the same on both grounds."""
+    page.emulate_media(color_scheme=theme)
+    page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
+    page.wait_for_timeout(300)
+    assert page.query_selector_all("article .cell_output img") == [], "a figure that is no drawing"
+    inks = page.eval_on_selector_all("article svg.plot text:not([style*='fill: #'])", """all => [...new Set(
+        all.map(t => getComputedStyle(t).fill))].map(c => c.match(/[\\d.]+/g).slice(0, 3).map(Number))""")
+    assert [ink for ink in inks if not (max(ink) < 100 if theme == "light" else min(ink) > 160)] == []
 
 
 def test_a_phone_shows_it_without_sideways_scroll(page):

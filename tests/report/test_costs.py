@@ -118,3 +118,14 @@ def test_hours_of_a_table_once_more_from_the_files():
     made = [records.read_record(p.run.path(results))["made"]["seconds"] for p in planned if p.done(results)]
     assert sum(found[s] for s in status.STATES) == len(planned) and found["done"] == len(made)
     assert abs(sum(made) / 3600 - found["hours"]) < 1e-9
+
+
+def test_the_longest_tables_come_first_and_the_others_together():
+    found = [{"table": f"t{i}", "profile": "lite", "hours": float(i), "left": None if i else 9.5} for i in range(6)]
+    found.append({"table": "t9", "profile": "mini", "hours": 100.0, "left": 0.0})
+    frame = costs.longest(found, "lite", 3)
+    assert list(frame.index) == ["t0", "t5", "t4", "the 3 others"]
+    assert frame["spent on records"].tolist() == [0, 5, 4, 6]
+    assert frame["estimate of the rest"].tolist() == [9.5, 0, 0, 0]
+    assert list(costs.longest(found, "lite").index) == ["t0", "t5", "t4", "t3", "t2", "t1"]
+    assert costs.longest(found, "paper").empty

@@ -11,6 +11,7 @@ import torch
 
 from fedlib.experiments import tables
 from fedlib.report import plots
+from fedlib.report.plots import looks
 
 matplotlib.use("agg")
 DOMAINS = ["scans", "blended", "printed", "street"]
@@ -134,8 +135,8 @@ def test_curves_have_a_line_for_each_method_and_a_band_where_there_is_an_interva
 
 @pytest.mark.parametrize(("label", "inside"), [("accuracy (%)", True), ("loss", False)])
 def test_percentages_stay_between_0_and_100(label, inside):
-    low, high = plots.curves(history(half=200.0), label=label).axes[0].get_ylim()
-    assert ((low, high) == (0, 100)) == inside and (inside or low < -100)
+    low, high = plots.curves(history(half=14.0 if inside else 200.0), label=label).axes[0].get_ylim()
+    assert (low == 0 and high <= 100) if inside else low < -100
 
 
 def test_a_line_that_only_a_later_panel_has_is_in_the_legend():
@@ -143,10 +144,29 @@ def test_a_line_that_only_a_later_panel_has_is_in_the_legend():
     assert frame.domain.iloc[0] == "scans" and legend(plots.curves(frame, panel="domain")) == NAMES
 
 
-def test_the_lowest_curves_of_each_column_carry_the_rounds():
-    axes = plots.curves(history().query("domain != 'street'"), panel="domain").axes
+def test_the_lowest_curves_of_each_column_name_the_rounds_and_each_has_its_own():
+    frame = history().query("domain != 'street' and (domain != 'scans' or round < 3)")
+    axes = plots.curves(frame, panel="domain").axes
     assert [ax.get_xlabel() for ax in axes] == ["", "round", "round", ""]
-    assert [ax.xaxis.get_major_ticks()[0].label1.get_visible() for ax in axes[:3]] == [False, True, True]
+    assert [ax.xaxis.get_major_ticks()[0].label1.get_visible() for ax in axes[:3]] == [True] * 3
+    assert axes[0].get_xlim()[1] < axes[1].get_xlim()[1]
+
+
+def test_curves_beside_a_few_are_grey_and_have_one_name():
+    ax = plots.curves(history(half=2.0), few=["FedAvg"]).axes[0]
+    grey = rgb(looks.PALE)
+    assert [rgb(line.get_color()) for line in ax.lines] == [rgb(plots.colour("FedAvg")), grey, grey]
+    assert len(ax.collections) == 1, "bands of the grey lines"
+    assert legend(ax.figure) == ["FedAvg", "the 2 others"]
+
+
+def test_a_band_ends_where_it_would_fill_the_plot_and_this_is_said():
+    frame = history(half=2.0).query("method == 'FedAvg' or method == 'Local'")
+    frame.loc[(frame.method == "FedAvg") & (frame["round"] == 3), "half"] = 60.0
+    figure = plots.curves(frame)
+    ends = [band.get_paths()[0].vertices[:, 0].max() for band in figure.axes[0].collections]
+    assert ends == [3, 2] and "± 15 points" in figure.legends[0].get_title().get_text()
+    assert plots.curves(history(half=2.0)).legends[0].get_title().get_text() == ""
 
 
 def test_curves_without_intervals_have_no_band():
@@ -163,16 +183,66 @@ def test_bars_show_values_and_intervals():
     assert [t.get_text() for t in ax.get_xticklabels()] == DOMAINS and ax.get_ylim() == (0, 100)
 
 
-@pytest.mark.parametrize("low", [0, 20])
-def test_radar_says_where_its_axes_start(low):
-    figure = plots.radar(VALUES, low=low)
+def test_bars_end_at_what_is_possible():
+    frame = pd.DataFrame({"FedAvg": [95.0, 3.0]}, index=["scans", "street"])
+    bars = plots.bars(frame, half=frame * 0 + 30).axes[0].containers[0]
+    assert [s[:, 1].tolist() for s in bars.lines[2][0].get_segments()] == [[65, 100], [0, 33]]
+
+
+def test_what_was_not_run_has_no_bar_and_no_name():
+    frame = VALUES.T.astype(float)
+    frame["Local"] = np.nan
+    frame.loc["scans", "FedBN"] = np.nan
+    frame.loc["street"] = np.nan
+    figure = plots.bars(frame, half=frame * 0 + 1)
     ax = figure.axes[0]
-    assert f"from {low} (centre) to 100 (rim)" in ax.get_title()
-    assert ax.get_ylim() == (low, 100) and ax.get_rorigin() == low
-    assert [t.get_text() for t in ax.get_xticklabels()] == DOMAINS
-    assert ax.get_yticklabels()[-1].get_text() == "100"
-    assert [line.get_ydata().tolist() for line in ax.lines] == [[*row, row[0]] for row in VALUES.to_numpy().tolist()]
-    assert legend(figure) == NAMES
+    assert legend(figure) == ["FedAvg", "FedBN"] and [t.get_text() for t in ax.get_xticklabels()] == DOMAINS[:3]
+    said, = ax.texts
+    assert said.get_text() == "not run" and 0 < said.xy[0] < 0.5, "beside the first group's bar"
+
+
+def test_domains_have_a_dot_for_a_few_and_ticks_for_the_others():
+    figure = plots.domains(VALUES.astype(float), half=VALUES * 0 + 30.0, few=["FedAvg"])
+    ax = figure.axes[0]
+    assert legend(figure) == ["FedAvg", "the 2 others"] and [t.get_text() for t in ax.get_yticklabels()] == DOMAINS
+    dots = [line for line in ax.lines if line.get_marker() == plots.look("FedAvg")["marker"]]
+    assert [line.get_xdata().tolist() for line in dots] == [[v] for v in VALUES.loc["FedAvg"]]
+    ticks = [sorted(line.get_xdata().tolist()) for line in ax.lines if line.get_marker() == "|"]
+    assert [t for t in ticks if len(t) == 2] == VALUES.loc[["Local", "FedBN"]].T.to_numpy().tolist()
+    ends = [c.lines[2][0].get_segments()[0][:, 0].tolist() for c in ax.containers]
+    assert ends == [[max(v - 30, 0), min(v + 30, 100)] for v in VALUES.loc["FedAvg"]]
+    assert legend(plots.domains(VALUES)) == NAMES
+
+
+def test_runs_show_each_run_and_the_mean():
+    frame = pd.DataFrame([("a", "PACS", 0.0), ("a", "PACS", 3.0), ("b", "Digits", 1.0)],
+                         columns=["row", "dataset", "value"])
+    figure = plots.runs(frame)
+    marks = [sorted(line.get_xdata().tolist()) for line in figure.axes[0].lines]
+    assert marks == [[0, 3], [1.5], [1], [1]] and legend(figure) == ["PACS", "Digits"]
+
+
+def test_one_interval_alone_does_not_set_the_axis():
+    frame = pd.DataFrame([(name, "PACS", 1.0, half) for name, half in zip("abcd", (1.0, 1.5, 2.0, 73.0))],
+                         columns=["row", "dataset", "mean", "half"])
+    ax = plots.differences(frame).axes[0]
+    assert ax.get_xlim()[1] < 5 and [t.get_text() for t in ax.texts] == ["± 73"]
+    ax = plots.differences(frame[:3]).axes[0]
+    assert not ax.texts and ax.get_xlim()[1] > 3
+
+
+def test_a_scale_with_zero_inside_has_two_colours():
+    square = VALUES.iloc[:2] / 100
+    maps = [plots.matrix(square, low=low, high=1).axes[0].collections[0].get_cmap().name for low in (-1, 0)]
+    assert maps == ["RdBu", "YlGnBu"]
+    assert [t.get_text() for t in plots.matrix(square.mask(square > 0.5)).axes[0].texts].count("–") == 1
+
+
+def test_ticks_of_a_logarithmic_axis_do_not_stand_on_each_other():
+    for values, named in (([1, 10, 100], True), ([966, 1484, 1500, 9000], False)):
+        ax = plots.lines(pd.DataFrame({"x": values, "y": 1.0, "kind": "k"}), "x", "y", log="x").axes[0]
+        assert (("1484" in [t.get_text() for t in ax.get_xticklabels()]) or named)  == named
+        assert ax.lines[0].get_linestyle() == "-", "one line needs no dash"
 
 
 def test_tsne_is_the_same_each_time_and_colours_by_domain_and_by_class():
@@ -191,20 +261,17 @@ def test_tsne_is_the_same_each_time_and_colours_by_domain_and_by_class():
     assert min(np.linalg.norm(middles[i] - middles[j]) for i, j in ((0, 1), (0, 2), (1, 2))) > spread
 
 
-def test_tsne_drawn_once_has_the_class_as_colour_and_the_domain_as_marker():
+def test_several_tsne_have_the_class_as_colour_and_the_domain_as_marker():
     gen = torch.Generator().manual_seed(0)
     labels, domains = torch.arange(60) % 3, np.repeat(["scans", "street"], 30)
     features = torch.randn(60, 8, generator=gen) + 20 * labels[:, None]
-    figure = plots.tsne(features, labels, domains, ["a", "b", "c"], together=True)
-    (ax,), inks = figure.axes, plots.class_colours(3)
-    assert legend(figure) == ["scans", "street"] and [text.get_text() for text in ax.texts] == ["a", "b", "c"] * 2
+    figure = plots.tsnes(dict.fromkeys(("one", "two", "three"), (features, labels, domains)), ["a", "b", "c"])
+    ax, inks = figure.axes[0], plots.class_colours(3)
+    assert [ax.get_title() for ax in figure.axes] == ["one", "two", "three", ""] and not figure.axes[3].axison
+    assert legend(figure) == ["scans", "street", "a", "b", "c"] and not ax.texts
     assert [[rgb(c) for c in part.get_facecolor()] for part in ax.collections] == [inks * 10, inks * 10]
     scans, street = (part.get_paths()[0].vertices for part in ax.collections)
     assert scans.shape != street.shape or not np.allclose(scans, street)
-    for i, text in enumerate(ax.texts):     # on a point of its own domain and class, near the middle of these
-        own = np.asarray(ax.collections[i // 3].get_offsets())[i % 3::3]
-        far = np.linalg.norm(own - np.median(own, axis=0), axis=1)
-        assert text.get_position() == pytest.approx(own[far.argmin()])
 
 
 def test_tsne_lays_marks_out_with_the_features():
@@ -374,7 +441,7 @@ def test_differences_fill_the_dots_whose_interval_does_not_reach_zero():
     assert ax.containers[0].lines[2][0].get_segments()[0][:, 0].tolist() == [2, 4]
 
 
-def test_draws_join_the_dots_of_one_draw_over_the_rows():
+def test_draws_have_a_dot_for_each_draw_and_row_and_no_line():
     frame = pd.DataFrame([("a", 0, "PACS", 50.0), ("b", 0, "PACS", 60.0), ("a", 1, "PACS", 40.0),
                           ("b", 1, "PACS", 52.0), ("b", 0, "Digits", 90.0)],
                          columns=["row", "draw", "dataset", "value"])
@@ -385,6 +452,7 @@ def test_draws_join_the_dots_of_one_draw_over_the_rows():
     assert [line.get_xydata().tolist() for line in pacs.lines] == [[[50, 0], [60, 1]], [[40, 0], [52, 1]]]
     assert [line.get_xydata().tolist() for line in digits.lines] == [[[90, 1]], []]
     assert len({(line.get_color(), line.get_marker()) for line in pacs.lines}) == 2
+    assert {line.get_linestyle() for line in pacs.lines} == {"None"}, "rows have no order"
     assert not pacs.patches
     pacs, digits = plots.draws(frame, bar={"gap": {"PACS": 3.5}}).axes
     assert [patch.get_width() for patch in pacs.patches] == [3.5] and not digits.patches

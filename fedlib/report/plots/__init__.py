@@ -1,7 +1,7 @@
 """Figures: one look for the whole book. Every function returns a matplotlib Figure; nothing is shown or saved here.
 
-Figures stand on solid white, so that they read on a light and on a dark page, and are drawn small (5.8 inches wide,
-type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
+The book shows them as SVG in the colours of its theme (THEMED); elsewhere they stand on solid white. They are drawn
+small (5.8 inches wide, type of 11 points), so that they read on a phone. Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/),
 which people with colour-blindness tell apart; a marker, a dash or a printed number says the same again.
 """
 from fedlib.report.plots.images import boxes, exchange, grid, holdings, shares, words
@@ -14,6 +14,7 @@ from fedlib.report.plots.looks import (
            MORE_LOOKS,
            OKABE_ITO,
            RC,
+           THEMED,
            WIDTH,
            class_colours,
            colour,
@@ -24,13 +25,14 @@ from fedlib.report.plots.scores import (
            bars,
            curves,
            differences,
+           domains,
            draws,
            effects,
            lengths,
            lines,
            matrix,
            pairs,
-           radar,
+           runs,
            sensitivity,
            tally,
            tries,
@@ -46,11 +48,12 @@ from fedlib.report.plots.spaces import (
            rays,
            shadows,
            tsne,
+           tsnes,
            ways,
 )
 
 __all__ = ["DASHES", "DOMAIN_INKS", "DOMAIN_LOOKS", "MARKERS", "METHOD_LOOKS", "MORE_LOOKS", "OKABE_ITO", "RC",
-           "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves", "differences", "draws",
-           "drift", "effects", "exchange", "grid", "holdings", "lengths", "lines", "look", "maps", "matrix", "pairs",
-           "plane", "planes", "prototypes", "radar", "rays", "sensitivity", "shadows", "shares", "styled", "tally",
-           "tries", "tsne", "ways", "words"]
+           "THEMED", "WIDTH", "bars", "boxes", "chosen", "class_colours", "colour", "contest", "curves",
+           "differences", "domains", "draws", "drift", "effects", "exchange", "grid", "holdings", "lengths", "lines",
+           "look", "maps", "matrix", "pairs", "plane", "planes", "prototypes", "rays", "runs", "sensitivity",
+           "shadows", "shares", "styled", "tally", "tries", "tsne", "tsnes", "ways", "words"]

@@ -1,5 +1,5 @@
 """Images, who holds how many, and what travels in a round."""
-from fedlib.report.plots.looks import OKABE_ITO, WIDTH, class_colours, colour, legend, styled
+from fedlib.report.plots.looks import DARK, OKABE_ITO, WIDTH, class_colours, colour, legend, styled
 
 
 @styled
@@ -75,7 +75,7 @@ def words(frame, inks: dict):
     for i, row in enumerate(frame.to_numpy()):
         for j, word in enumerate(row):
             ax.barh(i, 0.94, 0.86, left=j + 0.03, color=inks[word])
-            ax.text(j + 0.5, i, word, ha="center", va="center", size=9)
+            ax.text(j + 0.5, i, word, ha="center", va="center", size=9, color=DARK)
     ax.set_yticks(range(len(frame)), frame.index)
     ax.set_xticks([j + 0.5 for j in range(frame.shape[1])], frame.columns)
     ax.set(xlim=(0, frame.shape[1]), ylim=(len(frame) - 0.5, -0.5))

@@ -1,9 +1,12 @@
 """One look for the whole book: colours, markers and dashes by name, sizes, legends."""
 import functools
 
-from fedlib.core.seeds import key
-
 WIDTH = 5.8      # inches
+# Colours that have another value on a dark page, and what the book's style sheet calls them (book/figures.py). Every
+# other colour is the same on both: text on a piece of colour is DARK or LIGHT.
+THEMED = {"#000000": "ink", "#ffffff": "ground", "#e4e4e4": "grid", "#808080": "line", "#b0b0b0": "pale",
+          "#4d4d4d": "dim", "#0072b2": "blue", "#56b4e9": "sky", "#8c6d00": "olive"}
+INK, LINE, PALE, DIM, DARK, LIGHT = "#000000", "#808080", "#b0b0b0", "#4d4d4d", "#1a1a1a", "#fdfdfd"
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#4D4D4D", "#8C6D00")
 MARKERS = "os^DvPX*"
 DASHES = ("-", "--", "-.", ":")
@@ -43,9 +46,10 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
                "cluster": (0, "s", "--"), "random": (2, "^", "-."), "as the server sent it": (6, "*", "-"),
                "whole net": (6, "s", "-"), "zero-shot": (5, "X", ":"),
                "PFLlib": (5, "s", "-"), "fedlib": (6, "o", ":")}
-RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
+RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "none",
       "figure.constrained_layout.use": True, "font.size": 11, "axes.titlesize": 11, "axes.labelsize": 11,
-      "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
+      "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.title_fontsize": 10,
+      "legend.frameon": False,
       "legend.handletextpad": 0.5, "legend.columnspacing": 1.2, "axes.edgecolor": "#808080", "grid.color": "#e4e4e4",
       "axes.axisbelow": True, "lines.linewidth": 1.8, "lines.markersize": 5}
 
@@ -56,6 +60,7 @@ def look(name: str) -> dict:
     A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line and the marker of its whole
     name; a remark in brackets, "PACS (not run)", changes nothing.
     """
+    from fedlib.core.seeds import key  # it loads PyTorch, and the book's build needs the colours alone
     name = name.split(" (")[0]
     if ", " in name:
         return look(name.split(", ")[0]) | {"linestyle": "--", "marker": MARKERS[key("marker", name) % len(MARKERS)]}

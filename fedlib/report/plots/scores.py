@@ -1,5 +1,32 @@
 """Numbers by method, domain, round or setting."""
-from fedlib.report.plots.looks import DASHES, MARKERS, OKABE_ITO, WIDTH, colour, legend, look, styled
+from fedlib.report.plots.looks import (
+    DARK,
+    DASHES,
+    DIM,
+    INK,
+    LIGHT,
+    LINE,
+    MARKERS,
+    OKABE_ITO,
+    PALE,
+    WIDTH,
+    colour,
+    legend,
+    look,
+    styled,
+)
+
+WIDE = 15.0     # points: an interval that reaches further to each side would fill the plot as a band
+FAR = 4.0       # an interval that reaches so many times as far as most do not set the axis
+
+
+def inside(mean, half, low: float | None, high: float | None):
+    """Lengths of interval bars `(2, N)` down and up from the means, which end at what is possible at all."""
+    import numpy as np
+    mean, half = np.asarray(mean, float), np.asarray(half, float)
+    down = half if low is None else np.minimum(half, np.maximum(mean - low, 0))
+    up = half if high is None else np.minimum(half, np.maximum(high - mean, 0))
+    return np.stack([down, up])
 
 
 @styled
@@ -7,13 +34,21 @@ def matrix(values, label: str = "accuracy (%)", low: float = 0, high: float = 10
            row: float = 0.6):
     """Heat map with every value printed in its cell. values: DataFrame; index and columns names title the axes.
 
-    row: inches that a line takes; in narrow lines the numbers are smaller.
+    A scale with zero inside has two colours that part there. An empty cell has a dash. row: inches that a line takes;
+    in narrow lines the numbers are smaller.
     """
     import matplotlib.pyplot as plt
+    import numpy as np
     import seaborn as sns
+    values, size = values.astype(float), 12 if row > 0.5 else 9
     figure, ax = plt.subplots(figsize=(WIDTH * 0.9, 1.1 + row * len(values)))
-    sns.heatmap(values.astype(float), ax=ax, annot=True, fmt=form, vmin=low, vmax=high, cmap="YlGnBu", linewidths=2,
-                linecolor="white", annot_kws={"size": 12 if row > 0.5 else 9}, cbar_kws={"label": label})
+    sns.heatmap(values, ax=ax, annot=True, fmt=form, vmin=low, vmax=high, cmap="RdBu" if low < 0 < high else "YlGnBu",
+                linewidths=2, linecolor="white", annot_kws={"size": size}, cbar_kws={"label": label})
+    for number in ax.texts:         # on a cell, whose colour is the same on a dark page
+        number.set_color(LIGHT if number.get_color() == "w" else DARK)
+    for i, j in np.argwhere(values.isna().to_numpy()):
+        ax.text(j + 0.5, i + 0.5, "–", ha="center", va="center", color=DIM, size=size)
+    ax.collections[0].colorbar.solids.set_rasterized(True)
     ax.set(xlabel=values.columns.name or "", ylabel=values.index.name or "")
     ax.tick_params(length=0)
     ax.tick_params(axis="y", rotation=0)
@@ -21,26 +56,38 @@ def matrix(values, label: str = "accuracy (%)", low: float = 0, high: float = 10
 
 
 @styled
-def curves(frame, by: str = "method", panel: str | None = None, label: str = "accuracy (%)"):
+def curves(frame, by: str = "method", panel: str | None = None, label: str = "accuracy (%)", few=None):
     """Lines over rounds, one for each value of `by`, with a band where an interval is known.
 
     frame: one row for each point, with columns `round`, `mean`, `by`, optionally `half` (half-width of the interval)
-    and `panel` (one small plot for each of its values, all with the same axes).
+    and `panel` (one small plot for each of its values, with the same scale in y). few: the lines in colour; the others
+    are grey, without names and bands. A band ends where it reaches more than `WIDE` points to each side, and a
+    line below says so.
     """
     import matplotlib.pyplot as plt
     panels = list(frame[panel].unique()) if panel else [None]
     columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.2 * rows), squeeze=False,
-                                sharex=True, sharey=True)
+    rows, alone = -(-len(panels) // columns), frame[by].nunique() == 1
+    others = [name for name in frame[by].unique() if few is not None and name not in few]
+    frame = frame.sort_values(by, key=lambda names: names.isin(others), kind="stable")
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.5 * rows), squeeze=False,
+                                sharey=True)
     for ax in axes.flat[len(panels):]:
         ax.axis("off")
+    wide = False
     for ax, name in zip(axes.flat, panels, strict=False):
         for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
             part, ink = part.sort_values("round"), look(line)
+            if line in others:
+                ax.plot(part["round"], part["mean"], color=PALE, linewidth=1, zorder=1,
+                        label="the other" if len(others) == 1 else f"the {len(others)} others")
+                continue
+            ink["linestyle"] = "-" if alone else ink["linestyle"]
             ax.plot(part["round"], part["mean"], label=line, markevery=max(1, len(part) // 8), **ink)
             if "half" in part and part["half"].notna().any():
-                ax.fill_between(part["round"], part["mean"] - part["half"], part["mean"] + part["half"],
+                narrow = ~(part["half"] > WIDE) | ("%" not in label)
+                wide |= not narrow.all()
+                ax.fill_between(part["round"], part["mean"] - part["half"], part["mean"] + part["half"], where=narrow,
                                 color=ink["color"], alpha=0.18, linewidth=0)
         ax.set_title(name or "")
         ax.grid(True)
@@ -48,28 +95,38 @@ def curves(frame, by: str = "method", panel: str | None = None, label: str = "ac
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes.flat[:len(panels)][-columns:]:       # the lowest of each column
         ax.set_xlabel("round")
-        ax.tick_params(labelbottom=True)
     if "%" in label:        # with few seeds an interval may reach beyond what is possible
         low, high = axes[0, 0].get_ylim()
         axes[0, 0].set_ylim(max(low, 0), min(high, 100))
     for ax in axes[:, 0]:
         ax.set_ylabel(label)
-    legend(figure, *axes.flat[:len(panels)])
+    legend(figure, *axes.flat[:len(panels)], title=f"without a band: more than ± {WIDE:g} points" if wide else None)
     return figure
 
 
 @styled
 def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: float | None = 100):
-    """Grouped bars. values: DataFrame, rows are groups (domains), columns bars (methods); half: intervals likewise."""
+    """Grouped bars. values: DataFrame, rows are groups (domains), columns bars (methods); half: intervals likewise.
+
+    What was never run has no bar and no name; where it was not run for one group only, the place says so.
+    """
     import matplotlib.pyplot as plt
     import numpy as np
+    from matplotlib.patheffects import withStroke
+    values = values.dropna(axis=0, how="all").dropna(axis=1, how="all")
     figure, ax = plt.subplots(figsize=(WIDTH, 3.4))
     width, inks = 0.8 / values.shape[1], [colour(name) for name in values.columns]
     for i, name in enumerate(values.columns):
         place = np.arange(len(values)) + (i - (values.shape[1] - 1) / 2) * width
-        ax.bar(place, values[name], width * 0.92, color=inks[i], label=name, edgecolor="white", linewidth=0,
-               hatch="//" * inks[:i].count(inks[i]),        # there are more methods than colours
-               yerr=None if half is None else half[name], capsize=3, error_kw={"elinewidth": 1})
+        ends = None if half is None else inside(values[name], half.loc[values.index, name], low, high)
+        drawn = ax.bar(place, values[name], width * 0.92, color=inks[i], label=name, edgecolor="white", linewidth=0,
+                       hatch="//" * inks[:i].count(inks[i]),        # there are more methods than colours
+                       yerr=ends, capsize=3, error_kw={"elinewidth": 1, "ecolor": INK})
+        for part in drawn.errorbar.get_children() if drawn.errorbar else ():    # to be seen on every colour
+            part.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        for x in place[values[name].isna()]:
+            ax.annotate("not run", (x, low), (0, 4), textcoords="offset points", rotation=90, ha="center",
+                        va="bottom", color=DIM, fontsize=9)
     ax.set_xticks(range(len(values)), values.index)
     ax.set(ylabel=label, ylim=(low, high))
     ax.grid(True, axis="y")
@@ -79,30 +136,61 @@ def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: f
 
 
 @styled
-def radar(values, low: float = 0, high: float = 100, label: str = "accuracy (%)"):
-    """One closed line for each row (method) over the columns (domains).
+def domains(values, half=None, few=None, label: str = "accuracy (%)"):
+    """By domain, from top to bottom, a dot with its interval for each of a few methods, and a tick for each other.
 
-    Every axis runs from `low` at the centre to `high` at the rim, and the figure says so. The area means nothing: it
-    depends on the order of the domains, and a `low` above zero makes small differences look large. Read the rings.
+    values: DataFrame, rows methods, columns domains; half: intervals likewise. few: the methods in colour, below each
+    other; the others share a grey line.
     """
     import matplotlib.pyplot as plt
-    import numpy as np
-    angles = np.linspace(0, 2 * np.pi, values.shape[1], endpoint=False)
-    figure, ax = plt.subplots(figsize=(WIDTH * 0.9, WIDTH * 0.9), subplot_kw={"projection": "polar"})
-    for name, row in values.iterrows():
-        ax.plot(np.append(angles, angles[0]), [*row, row.iloc[0]], label=name, **look(name))
-    ax.set_theta_zero_location("N")
-    ax.set_theta_direction(-1)
-    ax.set_rorigin(low)
-    ax.set_ylim(low, high)
-    rings = np.linspace(low, high, 5)[1:]
-    ax.set_rgrids(rings, [f"{ring:g}" for ring in rings], angle=np.degrees(np.pi / values.shape[1]), color="#404040",
-                  bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}, zorder=5)
-    ax.set_xticks(angles, values.columns)
-    ax.tick_params(axis="x", pad=4)
-    for text, angle in zip(ax.get_xticklabels(), angles, strict=True):      # names at the sides stand off the rim
-        text.set_horizontalalignment("center" if abs(np.sin(angle)) < 0.1 else "left" if angle < np.pi else "right")
-    ax.set_title(f"{label},\nfrom {low:g} (centre) to {high:g} (rim)", pad=10)
+    few = [name for name in values.index if few is None or name in few]
+    others = values.drop(index=few)
+    lanes = len(few) + (len(others) > 0)
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.0 + (0.25 + 0.17 * lanes) * values.shape[1]))
+    lane = 0.8 / lanes
+    for i, domain in enumerate(values):
+        ax.axhspan(i - 0.48, i + 0.48, color=LINE, alpha=0.07, linewidth=0)
+        for j, name in enumerate(few):
+            at, x, ink = i + (j - (lanes - 1) / 2) * lane, values.loc[name, domain], look(name)
+            ends = None if half is None else inside([x], [half.loc[name, domain]], 0, 100)
+            ax.errorbar([x], [at], xerr=ends, linestyle="", color=ink["color"], capsize=2, elinewidth=1)
+            ax.plot(x, at, linestyle="", marker=ink["marker"], color=ink["color"], label=name if i == 0 else None)
+        ax.plot(others[domain], [i + (lanes - 1) / 2 * lane] * len(others), linestyle="", marker="|", markersize=8,
+                color=LINE, label=f"the {len(others)} others" if i == 0 and len(others) else None)
+    ax.set_yticks(range(values.shape[1]), values.columns)
+    ax.set_ylim(values.shape[1] - 0.5, -0.5)
+    ax.set_xlabel(label)
+    ax.grid(True, axis="x")
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    legend(figure, ax)
+    return figure
+
+
+@styled
+def runs(frame, row: str = "row", by: str = "dataset", label: str = "accuracy (%)"):
+    """Every run as a mark, rows from top to bottom, with a line at the mean of a row's runs.
+
+    frame: columns `row`, `by` (marks below each other, in colours of their own) and `value`. For what has a bound, as
+    what cannot be negative, and few runs: an interval around the mean would reach beyond.
+    """
+    import matplotlib.pyplot as plt
+    rows, groups = list(frame[row].unique()), list(frame[by].unique())
+    apart = 0.7 / len(groups)
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.3 + len(rows) * max(0.3, 0.15 * len(groups))))
+    for i, group in enumerate(groups):
+        part, ink = frame[frame[by] == group], look(group)
+        place = part[row].map(rows.index) + (i - (len(groups) - 1) / 2) * apart
+        ax.plot(part["value"], place, linestyle="", marker=ink["marker"], color=ink["color"], markerfacecolor="none",
+                label=group)
+        means = part.groupby(row)["value"].mean()
+        ax.plot(means, [rows.index(r) + (i - (len(groups) - 1) / 2) * apart for r in means.index], linestyle="",
+                marker="|", markersize=9, markeredgewidth=2.5, color=ink["color"], zorder=3)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlabel(label)
+    ax.grid(True, axis="x")
+    ax.spines[["top", "right"]].set_visible(False)
     legend(figure, ax)
     return figure
 
@@ -122,20 +210,25 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 3.6 if rows == 1 else 0.5 + 2.4 * rows), squeeze=False)
+    alone = {"linestyle": "-"} if frame[by].nunique() == 1 else {}
     for ax in axes.flat[len(panels):]:
         ax.axis("off")
     for ax, name in zip(axes.flat, panels, strict=False):
         for line, part in (frame if name is None else frame[frame[panel] == name]).groupby(by, sort=False):
             part = part if path else part.sort_values(x)
-            ax.plot(part[x], part[y], label=line, markevery=max(1, len(part) // 8), **look(line))
+            ax.plot(part[x], part[y], label=line, markevery=max(1, len(part) // 8), **look(line) | alone)
         for i, (text, height) in enumerate((levels or {}).items()):
             here = height.get(name) if isinstance(height, dict) else height
             if here is not None:
                 ax.axhline(here, color="black", linewidth=1, linestyle=DASHES[1 + i % 3], label=text)
         ax.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear", title=name or "",
                xlabel=x)
-        if "x" in log and frame[x].nunique() < 8:
+        if "x" in log and apart(frame[x]):
             ax.set_xticks(sorted(frame[x].unique()), [f"{v:g}" for v in sorted(frame[x].unique())])
+            ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        elif "x" in log and frame[x].max() < 1000 * frame[x].min():      # powers of ten would be too few
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_major_formatter(lambda v, _: f"{v:,.10g}")
             ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         elif "x" not in log and frame[x].dtype.kind == "i":        # there is no round 2.5
             ax.xaxis.get_major_locator().set_params(integer=True)
@@ -149,6 +242,13 @@ def lines(frame, x: str, y: str, by: str = "kind", panel: str | None = None, log
         ax.set_ylabel(y)
     legend(figure, *axes.flat[:len(panels)], columns=3)
     return figure
+
+
+def apart(values) -> bool:
+    """Is there room for each of the values on a logarithmic axis?"""
+    import numpy as np
+    places = np.log(np.sort(values.unique()))
+    return 1 < len(places) < 8 and np.diff(places).min() > 0.08 * (places[-1] - places[0])
 
 
 @styled
@@ -211,7 +311,8 @@ def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool
         x = part[setting].map(place)
         x = x + beside * (len(values) - 1) if even else x * (values[-1] / values[0]) ** beside
         ax.plot(x, part["mean"], label=line, **ink)
-        ax.errorbar(x, part["mean"], yerr=part["half"], fmt="none", ecolor=ink["color"], capsize=3, elinewidth=1)
+        ends = inside(part["mean"], part["half"], 0, 100)
+        ax.errorbar(x, part["mean"], yerr=ends, fmt="none", ecolor=ink["color"], capsize=3, elinewidth=1)
         ringed = part[setting] == (best or {}).get(line)
         ax.plot(x[ringed], part["mean"][ringed], markersize=13, zorder=4, **ring)
     if best and frame[by].isin(list(best)).any():
@@ -220,7 +321,7 @@ def sensitivity(frame, by: str = "dataset", setting: str = "setting", even: bool
         ax.set_xscale("log")
     ax.set_xticks(list(place.values()), [f"{x:g}" for x in values])
     ax.minorticks_off()
-    low, high = ax.get_ylim()       # with few seeds an interval may reach beyond what is possible
+    low, high = ax.get_ylim()
     ax.set_ylim(max(low, 0), min(high, 100))
     ax.set(xlabel=setting, ylabel="accuracy (%)", title=names[0] if len(names) == 1 else "")
     ax.grid(True)
@@ -234,22 +335,32 @@ def differences(frame, row: str = "row", by: str = "dataset", label: str = "diff
     """Differences to a reference, the line at zero: a dot with its interval for each `row`, from top to bottom.
 
     frame: columns `row`, `by` (dots beside each other, in colours of their own), `mean` and `half` (half-width of the
-    interval, or nan). A full dot says that the interval does not reach zero.
+    interval, or nan). A full dot says that the interval does not reach zero. An interval that reaches `FAR` times as
+    far as most dots and intervals do ends at the rim, where its half-width is written.
     """
     import matplotlib.pyplot as plt
     rows, groups = list(frame[row].unique()), list(frame[by].unique())
     apart = 0.7 / len(groups)
-    figure, ax = plt.subplots(figsize=(WIDTH, 1.3 + len(rows) * max(0.34, 0.17 * len(groups))))
-    ax.axvline(0, color="#808080", linewidth=1)
+    figure, ax = plt.subplots(figsize=(WIDTH, 1.3 + len(rows) * max(0.34, 0.14 * len(groups))))
+    ax.axvline(0, color=LINE, linewidth=1)
+    reach = frame["mean"].abs() + frame["half"].fillna(0)
+    far = frame["half"] > FAR * reach.median()
+    edge, frame = 1.15 * max(reach[~far].max(), frame["mean"].abs().max()), frame.assign(far=far)
     for i, group in enumerate(groups):
         part, ink = frame[frame[by] == group], look(group)
         place = part[row].map(rows.index) + (i - (len(groups) - 1) / 2) * apart
-        ax.errorbar(part["mean"], place, xerr=part["half"], linestyle="", capsize=3, elinewidth=1, color=ink["color"])
+        half = part["half"].mask(part["far"], 2 * edge)
+        ax.errorbar(part["mean"], place, xerr=half, linestyle="", capsize=3, elinewidth=1, color=ink["color"])
+        for y, length in zip(place[part["far"]], part["half"][part["far"]], strict=True):
+            ax.annotate(f"± {length:.0f}", (edge, y), (4, 0), textcoords="offset points", color=DIM, fontsize=9,
+                        va="center", annotation_clip=False)
         full = part["mean"].abs() > part["half"]
         for kind, face in ((full, ink["color"]), (~full, "white")):
             ax.plot(part["mean"][kind], place[kind], linestyle="", marker=ink["marker"], color=ink["color"],
                     markerfacecolor=face, zorder=3)
         ax.plot([], [], linestyle="", marker=ink["marker"], color=ink["color"], label=group)
+    if far.any():
+        ax.set_xlim(-edge, edge)
     ax.set_yticks(range(len(rows)), rows)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set(xlabel=label, title=groups[0] if len(groups) == 1 else "")
@@ -261,10 +372,11 @@ def differences(frame, row: str = "row", by: str = "dataset", label: str = "diff
 
 @styled
 def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", label: str = "accuracy (%)", bar=None):
-    """One dot for each `row` and each value of `by`, rows from top to bottom; a line joins the dots of one `by`.
+    """One dot for each `row` and each value of `by`, rows from top to bottom; the dots of one `by` look the same.
 
-    frame: columns `row`, `by`, `panel` (plots below each other, with a scale of their own) and `value`. Lines that do
-    not cross say that the rows move together. bar: {name: {panel: length}}, a length from zero to compare with.
+    frame: columns `row`, `by`, `panel` (plots below each other, with a scale of their own) and `value`. Where the dots
+    stand in the same order in each row, the rows move together. bar: {name: {panel: length}}, a length from zero to
+    compare with.
     """
     import matplotlib.pyplot as plt
     rows, panels, several = list(frame[row].unique()), list(frame[panel].unique()), list(frame[by].unique())
@@ -274,10 +386,10 @@ def draws(frame, row: str = "row", by: str = "draw", panel: str = "dataset", lab
         part = frame[frame[panel] == name]
         for i, one in enumerate(several):
             line = part[part[by] == one].set_index(row)["value"].reindex(rows).dropna()
-            ax.plot(line, [rows.index(r) for r in line.index], color=OKABE_ITO[i % len(OKABE_ITO)], linewidth=0.8,
+            ax.plot(line, [rows.index(r) for r in line.index], color=OKABE_ITO[i % len(OKABE_ITO)], linestyle="",
                     marker=MARKERS[i % len(MARKERS)], label=str(one))
         lengths = {k: v[name] for k, v in (bar or {}).items() if name in v}
-        ax.barh(range(len(rows), len(rows) + len(lengths)), lengths.values(), 0.4, color="#b0b0b0")
+        ax.barh(range(len(rows), len(rows) + len(lengths)), lengths.values(), 0.4, color=PALE)
         ax.set_yticks(range(len(rows) + len(lengths)), [*rows, *lengths])
         ax.set_ylim(len(rows) + len(lengths) - 0.5, -0.5)
         ax.set_title(name)
@@ -323,8 +435,8 @@ def pairs(frame, row: str = "row", panel: str = "dataset", names: tuple = ("befo
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes.flat[:len(panels)][-columns:]:       # the lowest of each column
         ax.set_xlabel(label)
-    for which, face in zip(names, ("white", "#4d4d4d"), strict=True):
-        axes[0, 0].plot([], [], marker="o", linestyle="", color="#4d4d4d", markerfacecolor=face, label=which)
+    for which, face in zip(names, ("white", DIM), strict=True):
+        axes[0, 0].plot([], [], marker="o", linestyle="", color=DIM, markerfacecolor=face, label=which)
     if rings and "ring" in frame:
         axes[0, 0].plot([], [], marker="o", linestyle="", color="black", fillstyle="none", markersize=10, label=rings)
     legend(figure, axes[0, 0])
@@ -343,7 +455,7 @@ def effects(found, gaps, label: str = "difference (points)"):
     place = [i - 0.12 for i in range(len(found))]
     below = [i + 0.24 for i in range(len(found))]        # so that a dot hides no mark
     figure, ax = plt.subplots(figsize=(WIDTH, 1.4 + 0.27 * len(found)))
-    ax.axvline(0, color="#808080", linewidth=1)
+    ax.axvline(0, color=LINE, linewidth=1)
     for name, line in gaps.iterrows():
         ink = look(name)
         ax.plot(line[found.index], below, linestyle="", marker=ink["marker"], color=ink["color"], markersize=4,
@@ -367,7 +479,7 @@ def effects(found, gaps, label: str = "difference (points)"):
 
 @styled
 def tally(counts, label: str = "claims", inks: dict | None = None):
-    """Stacked bars with their numbers written in: rows from top to bottom, a piece for each column.
+    """Stacked bars with their numbers written in where there is room: rows from top to bottom, a piece for each column.
 
     counts: DataFrame of whole numbers. inks: column -> (colour of the piece, colour of its number).
     """
@@ -378,8 +490,9 @@ def tally(counts, label: str = "claims", inks: dict | None = None):
         piece, ink = (inks or {}).get(name, (OKABE_ITO[i % len(OKABE_ITO)], "white"))
         ax.barh(range(len(counts)), counts[name], 0.72, left=start, color=piece, edgecolor="white", label=name)
         for at, (left, n) in enumerate(zip(start, counts[name], strict=True)):
-            if n:
-                ax.text(left + n / 2, at, str(n), ha="center", va="center", color=ink, fontsize=9)
+            if n >= 0.025 * counts.sum(axis=1).max():      # else the bar is as narrow as its number
+                ax.text(left + n / 2, at, str(n), ha="center", va="center", fontsize=9,
+                        color={"white": LIGHT, "black": DARK}.get(ink, ink))
         start = start + counts[name]
     ax.set_yticks(range(len(counts)), counts.index)
     ax.set_ylim(len(counts) - 0.5, -0.5)
@@ -400,8 +513,7 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
     """
     import matplotlib.pyplot as plt
     rows, several = next(iter(panels.values())).index, max(frame.shape[1] for frame in panels.values())
-    many = len(rows) > 20
-    height = (0.17 if many else 0.32) if stacked else 0.17 * several
+    height = 0.32 if stacked else 0.17 * several
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH if len(panels) == 1 else 8, 1 + height * len(rows)),
                                 sharey=True, squeeze=False)
     for ax, (title, frame) in zip(axes[0], panels.items(), strict=True):
@@ -416,7 +528,7 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
             ax.set_xscale("symlog", linthresh=linear)
         if reference is not None:
             ax.axvline(reference, color="black", linewidth=1)
-        ax.set_yticks(range(len(rows)), rows, fontsize=7 if many else None)
+        ax.set_yticks(range(len(rows)), rows)
         ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.set(title=title, xlabel=label)
         ax.spines[["top", "right"]].set_visible(False)

@@ -1,48 +1,48 @@
 """Features and nets as points: in a plane, by t-SNE, or as averages on their way."""
-from fedlib.report.plots.looks import MARKERS, OKABE_ITO, WIDTH, class_colours, colour, legend, look, styled
+from fedlib.report.plots.looks import (
+    DARK,
+    DIM,
+    LIGHT,
+    LINE,
+    MARKERS,
+    OKABE_ITO,
+    PALE,
+    WIDTH,
+    class_colours,
+    colour,
+    legend,
+    look,
+    styled,
+)
+
+MANY = 1000     # points of a figure that are drawn as a picture, since as shapes they would weigh too much
 
 
 @styled
-def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool = False, marks=None):
+def tsne(features, labels, domains, classes=None, seed: int = 0, marks=None):
     """Features `(N, D)` on a plane by t-SNE, twice: coloured by domain and by class.
 
     labels: N class indices; domains: N domain names; classes: class names. Near points were near in `D` dimensions;
-    distances between far groups and the sizes of groups mean nothing. together = True draws them once, larger: the
-    colour is the class and the marker the domain; on one point of each domain and class, amid the others, stands the
-    name of the class. marks: name -> points `(M, D)`, laid out with the features and drawn in black on both halves.
+    distances between far groups and the sizes of groups mean nothing. marks: name -> points `(M, D)`, laid out with the
+    features and drawn in black on both halves.
     """
     import matplotlib.pyplot as plt
     import numpy as np
-    from matplotlib.patheffects import withStroke
-    from sklearn.manifold import TSNE
     features, labels, domains = np.asarray(features), np.asarray(labels), np.asarray(domains)
     marks = {name: np.asarray(points) for name, points in (marks or {}).items()}
     every = np.concatenate([features, *marks.values()])
-    places = TSNE(perplexity=min(30, (len(every) - 1) / 3), init="pca", random_state=seed).fit_transform(every)
+    places = laid_out(every, seed)
     ends = np.cumsum([len(features), *map(len, marks.values())])
     places, *spots = np.split(places, ends[:-1])
     names, inks = classes or [str(k) for k in range(labels.max() + 1)], class_colours(labels.max() + 1)
-    if together:
-        figure, ax = plt.subplots(figsize=(WIDTH, 4.9))
-        for domain in dict.fromkeys(domains.tolist()):
-            here, marker = domains == domain, look(domain)["marker"]
-            ax.scatter(*places[here].T, s=26, c=np.array(inks)[labels[here]], marker=marker, edgecolors="white",
-                       linewidths=0.4)
-            ax.plot([], [], linestyle="", marker=marker, color="#4d4d4d", label=domain)
-            for k in np.unique(labels[here]):       # a class may lie in as many places as there are domains
-                group = places[here & (labels == k)]
-                amid = group[np.square(group - np.median(group, axis=0)).sum(axis=1).argmin()]
-                ax.text(*amid, names[k], color=inks[k], size=12, weight="bold", ha="center", va="center",
-                        path_effects=[withStroke(linewidth=2.5, foreground="white")])
-        ax.set(xticks=[], yticks=[])
-        legend(figure, ax)
-        return figure
     figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.9))
+    many = len(features) > MANY
     for domain in dict.fromkeys(domains.tolist()):
         here, ink = domains == domain, look(domain)
-        axes[0].scatter(*places[here].T, s=7, color=ink["color"], marker=ink["marker"], linewidths=0, label=domain)
+        axes[0].scatter(*places[here].T, s=7, color=ink["color"], marker=ink["marker"], linewidths=0, label=domain,
+                        rasterized=many)
     for k in np.unique(labels):
-        axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k])
+        axes[1].scatter(*places[labels == k].T, s=7, color=inks[k], linewidths=0, label=names[k], rasterized=many)
     for ax, title, columns in zip(axes, ("by domain", "by class"), (2, 5), strict=True):
         for spot, marker, size in zip(spots, "X*Pd", (22, 40, 70, 40)):
             ax.scatter(*spot.T, s=size, color="black", marker=marker, edgecolors="white", linewidths=0.5, zorder=3)
@@ -55,6 +55,40 @@ def tsne(features, labels, domains, classes=None, seed: int = 0, together: bool 
         handles, texts = axes[0].get_legend_handles_labels()
         count = len(texts) - len(marks)
         figure.legend(handles[count:], texts[count:], loc="outside lower center", ncols=len(marks))
+    return figure
+
+
+def laid_out(points, seed: int):
+    """Points `(N, D)` in a plane by t-SNE, `(N, 2)`."""
+    from sklearn.manifold import TSNE
+    return TSNE(perplexity=min(30, (len(points) - 1) / 3), init="pca", random_state=seed).fit_transform(points)
+
+
+@styled
+def tsnes(panels: dict, classes=None, seed: int = 0, columns: int = 2):
+    """Several sets of features by t-SNE beside each other: the colour is the class, the marker the domain.
+
+    panels: title -> (features `(N, D)`, N class indices, N domain names); classes: class names, once in the legend.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, 0.5 + 2.7 * rows), squeeze=False)
+    many = sum(len(labels) for _, labels, _ in panels.values()) > MANY
+    for ax in axes.flat[len(panels):]:
+        ax.axis("off")
+    for ax, (title, found) in zip(axes.flat, panels.items(), strict=False):
+        features, labels, domains = map(np.asarray, found)
+        places, inks = laid_out(features, seed), np.array(class_colours(labels.max() + 1))
+        for domain in dict.fromkeys(domains.tolist()):
+            here, marker = domains == domain, look(domain)["marker"]
+            ax.scatter(*places[here].T, s=8, c=inks[labels[here]], marker=marker, linewidths=0,
+                       rasterized=many)
+            ax.plot([], [], linestyle="", marker=marker, color=DIM, label=domain)
+        for k in np.unique(labels):
+            ax.plot([], [], linestyle="", marker="o", color=inks[k], label=classes[k] if classes else str(k))
+        ax.set(xticks=[], yticks=[], title=title)
+    legend(figure, *axes.flat[:len(panels)], columns=7)
     return figure
 
 
@@ -86,14 +120,14 @@ def plane(points, domains, labels=None, names=None, marks=None, mixed=()):
         here, ink = domains == name, look(name)
         ax.scatter(*places[here].T, s=50, c=inks[here], marker=ink["marker"], edgecolors="white", linewidths=0.6)
         ax.plot([], [], linestyle="", marker=ink["marker"], label=name,
-                color=ink["color"] if labels is None else "#4d4d4d")
+                color=ink["color"] if labels is None else DIM)
     for name, here in groups.items():
         at = [np.median(places[here], axis=0)] if several else places[here]
         for x, y in at:
             ax.text(x, y, name, color=inks[here][0], size=15 if several else 12, weight="bold", ha="center",
                     va="center", path_effects=[withStroke(linewidth=2, foreground="white")])
     for i, j, between in mixed:
-        ax.plot(*places[[i, j]].T, color="#808080", linewidth=1.2, zorder=0.9)
+        ax.plot(*places[[i, j]].T, color=LINE, linewidth=1.2, zorder=0.9)
         ax.plot(*shadow.transform(np.asarray(between)[None]).T, "*", color=inks[i], markeredgecolor="black",
                 markersize=13, zorder=3)
     ends = [shadow.transform(np.asarray(at)[None])[0] for at in (marks or {}).values()]
@@ -125,7 +159,7 @@ def chosen(cloud, panels: dict):
     shadow = PCA(2, random_state=0).fit(np.asarray(cloud))
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.5), sharex=True, sharey=True, squeeze=False)
     for ax, (title, points) in zip(axes[0], panels.items(), strict=True):
-        ax.scatter(*shadow.transform(np.asarray(cloud)).T, s=5, color="#b0b0b0", linewidths=0)
+        ax.scatter(*shadow.transform(np.asarray(cloud)).T, s=5, color=PALE, linewidths=0)
         ax.scatter(*shadow.transform(np.asarray(points)).T, s=40, marker="X", color=OKABE_ITO[0], edgecolors="white",
                    linewidths=0.5)
         ax.set(title=f"{title}: {len(points)}", xticks=[], yticks=[])
@@ -157,7 +191,7 @@ def shadows(panels: dict, axes=("", "")):
             for title, (groups, _) in panels.items()}
     low = min(0.0, *(float(x.min()) for x in sets.values() if len(x))) - 0.1
     for ax, (title, (groups, arrows)) in zip(grid.flat, panels.items()):
-        ax.plot(np.cos(circle), np.sin(circle), color="#808080", linewidth=1, linestyle="--")
+        ax.plot(np.cos(circle), np.sin(circle), color=LINE, linewidth=1, linestyle="--")
         draw(ax, groups, arrows, 20)
         for name, tip in arrows.items():
             ax.text(*(1.12 * float(t) for t in tip), name, ha="center", va="center")
@@ -227,7 +261,7 @@ def ways(panels: dict, loss, best: dict, optimum, columns: int = 2, height: floa
     heights = loss(torch.tensor(np.stack([across, up], -1)))
     inks = {name: (OKABE_ITO[(0, 3, 2, 1)[i % 4]], "sD^v"[i % 4]) for i, name in enumerate(best)}
     for ax, (title, rounds) in zip(axes.flat, panels.items(), strict=False):
-        ax.contour(across, up, heights, levels=float(loss(optimum)) + np.geomspace(0.005, 1.2, 9), colors="#c8c8c8",
+        ax.contour(across, up, heights, levels=float(loss(optimum)) + np.geomspace(0.005, 1.2, 9), colors=PALE,
                    linewidths=0.8)
         for name, (ink, marker) in inks.items():
             ax.plot(*best[name], marker=marker, color=ink, markersize=8, markerfacecolor="white", linestyle="",
@@ -259,7 +293,7 @@ def prototypes(panels: dict, classes: int = 5):
     import matplotlib.pyplot as plt
     from matplotlib.patheffects import withStroke
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.6), squeeze=False)
-    inks, rim = class_colours(classes), [withStroke(linewidth=1.5, foreground="black")]
+    inks, rim = class_colours(classes), [withStroke(linewidth=1.5, foreground=DARK)]
     for ax, (title, groups) in zip(axes[0], panels.items(), strict=True):
         for points, labels, protos, domain in groups:
             marker = look(domain)["marker"]
@@ -267,9 +301,9 @@ def prototypes(panels: dict, classes: int = 5):
                 ax.scatter(*points[labels == k].T, s=9, color=inks[k], marker=marker, alpha=0.35, linewidths=0)
                 ax.scatter(*protos[k], s=150, color=inks[k], marker=marker, edgecolors="black", linewidths=0.8,
                            zorder=3)
-                ax.text(*protos[k], str(k), weight="bold", size=8, color="white", zorder=4, ha="center", va="center",
+                ax.text(*protos[k], str(k), weight="bold", size=8, color=LIGHT, zorder=4, ha="center", va="center",
                         path_effects=rim)
-            ax.plot([], [], linestyle="", marker=marker, color="#4d4d4d", label=domain)
+            ax.plot([], [], linestyle="", marker=marker, color=DIM, label=domain)
         ax.set(title=title, xlabel="feature 1", xticks=[], yticks=[])
     axes[0, 0].set_ylabel("feature 2")
     legend(figure, axes[0, 0])
@@ -292,10 +326,10 @@ def maps(losses: dict, protos, own: int):
     for ax, (title, loss) in zip(axes, losses.items(), strict=True):
         ax.contourf(x, y, np.reshape([float(loss(z)) for z in places], x.shape), levels=14, cmap="YlGnBu")
         for k, place in enumerate(protos):
-            rim = "black" if k == own else "#b0b0b0"
+            rim = DARK if k == own else "#b8b8b8"        # on a map, whose colours are the same on a dark page
             ax.text(*place, str(k), ha="center", va="center", weight="bold", size=13 if k == own else 11,
-                    bbox={"boxstyle": "circle", "facecolor": "white", "edgecolor": rim})
-        ax.plot(0, 0, "+", color="black")
+                    color=DARK, bbox={"boxstyle": "circle", "facecolor": LIGHT, "edgecolor": rim})
+        ax.plot(0, 0, "+", color=DARK)
         ax.set(title=title, xlabel="feature 1", xticks=[], yticks=[], aspect="equal")
     axes[0].set_ylabel("feature 2")
     return figure

@@ -1,0 +1,52 @@
+"""matplotlib's figures in the pages: SVG that stands in the HTML, in the colours and the type of the page.
+
+A kernel of the book draws with `SETTINGS` and `RC`. `in_page` then names the colours that follow light and dark (the
+table is `fedlib.report.plots.THEMED`, their values are in _static/fedlib.css), leaves the font to the page, drops what
+only matplotlib needs, and gives the figure its text. The same figure gives the same characters.
+"""
+import hashlib
+import html
+import re
+
+from traitlets.config import Config
+
+from fedlib.report.plots import THEMED
+
+SETTINGS = Config(InlineBackend={
+    "figure_formats": {"svg"},
+    "print_figure_kwargs": {"bbox_inches": "tight", "facecolor": "none",
+                            "metadata": dict.fromkeys(("Date", "Creator", "Format", "Type"))}})
+RC = {"svg.fonttype": "none", "svg.hashsalt": "fedlib"}         # text as text; names made of the content alone
+SCALE = 1.6         # pixels of the page for a point of the figure, where there is room: type as large as the page's
+
+
+def in_page(svg: str, text: str, place: str = "") -> str:
+    """An SVG of matplotlib's as an element of a page; text: what it shows, for who cannot see it; place: where in it."""
+    name = "f" + hashlib.sha256((place + svg).encode()).hexdigest()[:6]
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+    body = svg[svg.index(">", svg.index("<svg")) + 1:svg.rindex("</svg>")]
+    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.S)
+    body = re.sub(r"<[^>]+>", lambda tag: plain(tag[0]), body)
+    used = dict.fromkeys(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', body))
+    places = {a or b: f"{name}-{i}" for i, (a, b) in enumerate(used)}       # a page has several figures
+    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{places[m[1]]}"' if m[1] in places else "", body)
+    body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + places[m[2]], body)
+    body = re.sub(r">\s+<", "><", body).strip()
+    body = re.sub(r'(<g clip-path="[^"]+">)<use[^>]*/></g>(?:\1<use[^>]*/></g>)+', together, body)
+    return (f'<svg class="plot" role="img" aria-label="{html.escape(text)}" '
+            f'viewBox="0 0 {width:.2f} {height:.2f}" width="{SCALE * width:.0f}">{body}</svg>')
+
+
+def together(points: re.Match) -> str:
+    """Points behind the same frame in one group, not each in its own."""
+    return points[1] + points[0].replace(points[1], "").replace("</g>", "") + "</g>"
+
+
+def plain(tag: str) -> str:
+    """A tag with the theme's colours, without a font's name, with numbers to a hundredth of a point."""
+    tag = re.sub(r"\s+", " ", tag).replace("xlink:href", "href")
+    if tag.startswith("<image"):
+        return tag
+    tag = re.sub(r"font-family: [^;\"]+;? ?", "", tag)
+    tag = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--plot-{THEMED[m[0]]})" if m[0] in THEMED else m[0], tag)
+    return re.sub(r"scale\([^)]*\)|-?\b\d+\.\d{3,}", lambda m: m[0] if m[0][0] == "s" else f"{float(m[0]):.2f}", tag)

@@ -21,7 +21,7 @@ SCALE = 1.6         # pixels of the page for a point of the figure, where there 
 
 
 def in_page(svg: str, text: str, place: str = "") -> str:
-    """An SVG of matplotlib's as an element of a page; text: what it shows, for who cannot see it; place: where in it."""
+    """An SVG of matplotlib's as an element at a place of a page; text: what it shows, for who cannot see it."""
     name = "f" + hashlib.sha256((place + svg).encode()).hexdigest()[:6]
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
     body = svg[svg.index(">", svg.index("<svg")) + 1:svg.rindex("</svg>")]

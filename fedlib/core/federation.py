@@ -1,4 +1,5 @@
 """The nouns: Split, Client, Federation; and batches of a split on its device."""
+import functools
 from dataclasses import dataclass, field
 
 import torch
@@ -80,8 +81,14 @@ def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
     """What a net takes: uint8 images become normalised floats, features floats; token ids pass through."""
     if x.dtype != torch.uint8:
         return x.float() if x.is_floating_point() else x
-    mean, std = NORMALS[normal].to(x.device)
+    mean, std = normals(normal, x.device)
     return (x.float() / 255 - mean) / std
+
+
+@functools.cache
+def normals(name: str, device) -> Tensor:
+    """A row of NORMALS where it is needed: sent once, not with every batch."""
+    return NORMALS[name].to(device)
 
 
 def augment(x: Tensor, draws: Tensor, flip: bool, pad: int = 4) -> Tensor:
@@ -115,11 +122,12 @@ def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator, o
     maps have one pixel hardly any.
     """
     device = split.y.device
-    every = torch.randperm(len(split), generator=gen).to(device)
+    every = torch.randperm(len(split), generator=gen).to(device, non_blocking=True)
     if order == "classes":
         every = split.y.argsort(stable=True)
     highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
-    draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in highs], 1).to(device)
+    draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in highs], 1)
+    draws = draws.to(device, non_blocking=True)
     for index in every.split(batch):
         if len(index) < min(least, batch, len(split)):
             continue

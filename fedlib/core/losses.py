@@ -8,7 +8,7 @@ def class_means(features: torch.Tensor, labels: torch.Tensor, classes: int) -> t
 
     features `(N, D)`, labels `(N,)` -> means `(C, D)` (zero where a class is absent), counts `(C,)` int64.
     """
-    counts = labels.bincount(minlength=classes)
+    counts = labels.new_zeros(classes).index_add_(0, labels, torch.ones_like(labels))    # bincount waits for a GPU
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
     return sums / counts.clamp(min=1)[:, None], counts
 
@@ -36,9 +36,10 @@ def contrast(logits: torch.Tensor, of: torch.Tensor, y: torch.Tensor) -> torch.T
 
     logits `(B, P)`, of: the class of each prototype `(P,)`, y `(B,)`. A sample of a class without one adds nothing.
     """
+    if not len(of):
+        return logits.sum()     # 0
     same = of == y[:, None]
-    known = same.any(1)
-    logits, same = logits[known], same[known]
+    same = same | ~same.any(1, keepdim=True)    # both sums are then the same; a choice of rows would wait for a GPU
     return (logits.logsumexp(1) - logits.masked_fill(~same, -torch.inf).logsumexp(1)).sum() / len(y)
 
 

@@ -214,5 +214,5 @@ def attraction(z, y, protos, seen, tau: float, form: str):
     else:
         below = near * protos.norm(dim=1)
     known = seen[y] & ~others.all(1)
-    below, near = below[known].masked_fill(others[known], -torch.inf), near[known, y[known]]
-    return (below.logsumexp(1) - near).sum() / len(y)
+    below, near = below.masked_fill(others & known[:, None], -torch.inf), near.gather(1, y[:, None])[:, 0]
+    return ((below.logsumexp(1) - near) * known).sum() / len(y)

@@ -102,5 +102,7 @@ class FedDTR(FedPer):
 
 
 def frequencies(client, classes: int) -> torch.Tensor:
-    """pi(c) = n_c / n in the client's training split, `(C,)`."""
-    return client.train.y.bincount(minlength=classes) / len(client.train)
+    """pi(c) = n_c / n in the client's training split, `(C,)`; counted once a round."""
+    if "pi" not in client.scratch:
+        client.scratch["pi"] = client.train.y.bincount(minlength=classes) / len(client.train)
+    return client.scratch["pi"]

@@ -182,7 +182,7 @@ class FedDEAP(PromptFL):
         return {"head.local"} & set(net.state_dict())
 
     def loss(self, net, x, y, client):
-        z, k = net.body(x), torch.tensor(self.domains.index(client.domain), device=y.device)
+        z, k = net.body(x), y.new_full((), self.domains.index(client.domain))
         paper = self.networks and self.mode == "paper"
         t = self.texts(net, z.mean(0), held="own")
         value = F.cross_entropy(net.head.logits(z, t), y)

@@ -108,7 +108,10 @@ class FedProc(Prototypes):
     limit = dict(a=0.0), "FedAvg"
 
     def loss(self, net, x, y, client):
-        z, protos, seen = net.body(x), client.got["protos"], client.got["seen"].nonzero()[:, 0]
+        z, protos = net.body(x), client.got["protos"]
+        if "seen" not in client.scratch:
+            client.scratch["seen"] = client.got["seen"].nonzero()[:, 0]
+        seen = client.scratch["seen"]
         a = self.a * (1 - client.round / max(1, self.protocol.rounds - 1)) if len(seen) else 0
         pull = contrast(cosines(z, protos[seen]) / self.tau, seen, y)
         return (1 - a) * F.cross_entropy(net.head(z), y) + a * pull
@@ -254,12 +257,13 @@ class I2PFL(Clusters):
 
     def partners(self, y, rng):
         """For each sample of a batch the position of its partner, `(B,)`, and gamma, `(B,)`."""
-        draws = torch.as_tensor(rng.random((len(y), len(y)))).to(y.device)
+        draws = torch.as_tensor(rng.random((len(y), len(y)))).to(y.device, non_blocking=True)
         same = y[:, None] == y if self.partner == "other" else torch.eye(len(y), dtype=torch.bool, device=y.device)
         gamma = rng.beta(self.alpha, self.alpha, len(y) if self.gamma == "sample" else 1).repeat(
             1 if self.gamma == "sample" else len(y))
         gamma = np.maximum(gamma, 1 - gamma) if self.fold else gamma
-        return draws.masked_fill(same, -1).argmax(1), torch.as_tensor(gamma, dtype=torch.float32).to(y.device)
+        gamma = torch.as_tensor(gamma, dtype=torch.float32).to(y.device, non_blocking=True)
+        return draws.masked_fill(same, -1).argmax(1), gamma
 
     def features(self, client):
         if self.source == "epoch":

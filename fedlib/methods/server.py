@@ -260,8 +260,8 @@ def balanced_contrast(z, y, protos, held, tau: float) -> torch.Tensor:
     z `(B, D)`, protos `(C, D)`. A class that nobody holds is left out, and a sample of one adds nothing.
     """
     logits = F.normalize(z) @ F.normalize(protos).T / tau + (held / held.sum()).log().diag()[y]
-    logits, known = logits.masked_fill(held == 0, -torch.inf), (held > 0)[y]
-    return F.cross_entropy(logits[known], y[known], reduction="sum") / len(y)
+    known = y.masked_fill((held == 0)[y], -100)     # which cross-entropy leaves out
+    return F.cross_entropy(logits.masked_fill(held == 0, -torch.inf), known, reduction="sum") / len(y)
 
 
 def mixtures(z, protos, seen, count: int, between: tuple, gen) -> Split:

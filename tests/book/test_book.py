@@ -101,6 +101,21 @@ def test_the_notation_names_settings_as_they_are():
     assert len(seen) > 35
 
 
+def test_every_complaint_has_its_thread_and_what_keeps_our_answer():
+    """Ten sections; each names a thread by title, address, repository and number, and files of ours that are there."""
+    text = (ROOT / "book/complaints.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## \d+\. ", " ".join(text.split("\n")).replace(" ## ", "\n## "), flags=re.M)[1:]
+    assert len(sections) == 10
+    for section in sections:
+        plain = section.replace(" > ", " ")
+        link, name = r"\[[^\[\]]+\]\(https://github\.com/([\w-]+/[\w-]+)/issues/(\d+)\)", r"\((\S+),\s+(\d+)\)"
+        threads = re.findall(f"{link} {name}", plain)
+        assert threads and all((where, number) == (said, count) for where, number, said, count in threads), plain[:80]
+        assert len(threads) == plain.count("https://github.com/")
+        kept = re.findall(r"`((?:tests|fedlib)/[\w/.]+)`", plain.partition("Kept by")[2])
+        assert kept and all((ROOT / name).is_file() for name in kept), plain[:80]
+
+
 def test_mathematics_is_read_from_the_book_itself():
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
     assert (ROOT / config["html_static_path"][0] / config["mathjax_path"]).is_file()

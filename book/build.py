@@ -26,6 +26,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import finish
 import forks
 import nbformat
 import papermill
@@ -109,7 +110,8 @@ def remembered(stamps: Path) -> dict:
 def chosen(only: list[str]) -> dict[str, Path]:
     """Notebooks by name ('i2pfl/table2'), in the order of the table of contents."""
     toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))
-    entries = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    entries = [e["file"] for chapter in chapters for e in (chapter, *chapter.get("sections", []))]
     known = {e.removeprefix("notebooks/"): ROOT / f"{e}.ipynb" for e in entries if e.startswith("notebooks/")}
     for name, path in known.items():
         if not path.is_file():
@@ -257,6 +259,7 @@ def render(out: Path, notebooks: dict[str, Path]):
     if ran.returncode or not (out / "_build/html/index.html").is_file():
         warnings = [line.replace(f"{out}/", "") for line in plain.splitlines() if "WARNING" in line or "ERROR" in line]
         raise Broken("the book has errors:\n" + "\n".join(warnings or plain.splitlines()[-15:]))
+    finish.finish(out / "_build/html")
     for path in notebooks.values():
         shutil.copy2(path, out / "_build/html/_sources" / path.relative_to(ROOT))
 

@@ -26,7 +26,7 @@ FOR_PAPER = """() => {
     document.documentElement.dataset.theme = 'light';
     document.querySelectorAll('a[href]').forEach(a => { if (a.protocol === 'file:') a.removeAttribute('href') });
     document.querySelectorAll('.admonition.toggle-hidden').forEach(a => a.querySelector('.admonition-title').click());
-    return window.MathJax && MathJax.startup ? MathJax.startup.promise.then(() => true) : true }"""
+    return Promise.resolve(window.mathematics).then(() => true) }"""
 
 
 def browser_path() -> str:
@@ -40,7 +40,8 @@ def browser_path() -> str:
 def entries(stage: Path) -> list[str]:
     """The pages in the order of the contents."""
     toc = yaml.safe_load((stage / "book/_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"]] + [e["file"] for chapter in chapters for e in (chapter, *chapter.get("sections", []))]
 
 
 def printed(site: Path, names: list[str]):

@@ -24,7 +24,8 @@ DRAWS = re.compile(r"\b(?:plt|sns|plots|ax|axes|fig)\.\w+\(|\.plot\(|\bImage\(")
 
 def entries(root: Path) -> list[str]:
     toc = yaml.safe_load((root / "book/_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"]] + [e["file"] for chapter in chapters for e in (chapter, *chapter.get("sections", []))]
 
 
 def test_every_entry_of_the_contents_is_a_page():
@@ -119,7 +120,7 @@ def test_every_complaint_has_its_thread_and_what_keeps_our_answer():
 def test_mathematics_is_read_from_the_book_itself():
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
     assert (ROOT / config["html_static_path"][0] / config["mathjax_path"]).is_file()
-    assert list((ROOT / "book/_static/mathjax/output/chtml/fonts/woff-v2").glob("MathJax_*.woff"))
+    assert list((ROOT / "book/_static/katex/fonts").glob("KaTeX_*.woff2"))
 
 
 # --- a small book of its own: one page, one notebook ---
@@ -131,7 +132,7 @@ PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": [
 def book(tmp_path):
     """A copy of the machinery with a page, a notebook with parameters, and no other content."""
     (tmp_path / "book").mkdir()
-    for name in ("build.py", "forks.py", "readme.py"):
+    for name in ("build.py", "finish.py", "forks.py", "readme.py"):
         shutil.copy(ROOT / "book" / name, tmp_path / "book" / name)
     shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
     shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")
@@ -168,7 +169,7 @@ def test_a_small_book_is_built_once_and_offline(book):
     assert 'mode = "read"' not in page, "the injected cell shows"
     for text in (path.read_text(encoding="utf-8") for path in html.rglob("*.html")):
         assert not re.search(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//', text)
-    assert "_static/mathjax/tex-mml-chtml.js" in (html / "book/index.html").read_text(encoding="utf-8")
+    assert "_static/katex/on_page.js" in (html / "book/index.html").read_text(encoding="utf-8")
     assert str(book) not in (book / "build/book/notebooks/one.ipynb").read_text(encoding="utf-8")
     assert (html / "_sources/notebooks/one.ipynb").read_bytes() == (book / "notebooks/one.ipynb").read_bytes()
 

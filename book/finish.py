@@ -1,9 +1,8 @@
-"""What is done to the rendered site: pages load what they use only, and folds say what they hold.
+"""What is done to the rendered site: a page loads what it uses, and its PDF button leads to the PDF.
 
 The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use some
 twenty icons, which are cut out of that script into the styles, and only the search page needs the index.
 """
-import html
 import re
 import urllib.parse
 from pathlib import Path
@@ -12,6 +11,7 @@ SEARCH = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchin
 ICONS = re.compile(r'\s*<script [^>]*fontawesome\.js[^>]*></script>')
 NAMES = re.compile(r"\bfa-[a-z][a-z-]*")
 DRAWN_BY_SCRIPT = {"fa-xmark"}      # that pages show later
+PRINTS = re.compile(r'<button onclick="window\.print\(\)"(\s[^>]*?)title="Print[^"]*"(.*?)</button>', re.S)
 STYLES = "_static/styles/pydata-sphinx-theme.css"
 
 
@@ -24,10 +24,18 @@ def finish(site: Path):
         text = ICONS.sub("", text)
         path.write_text(text if path.name == "search.html" else SEARCH.sub("", text), encoding="utf-8")
     styles = site / STYLES
-    styles.write_text(without_fonts(styles.read_text(encoding="utf-8")) + icons(script, sorted(used)), encoding="utf-8")
+    plain = without_fonts(styles.read_text(encoding="utf-8"))
+    styles.write_text(plain + icons(script, sorted(used)), encoding="utf-8")
     unused = ("_static/scripts/fontawesome.js*", "_static/**/*.map", "_static/vendor/fontawesome/webfonts/*")
     for path in {path for pattern in unused for path in site.glob(pattern)}:
         path.unlink()
+
+
+def link_pdf(site: Path, name: str):
+    """Each page's button that prints becomes a link to the book's PDF, `name` in the site."""
+    for path in site.rglob("*.html"):
+        text, up = path.read_text(encoding="utf-8"), "../" * (len(path.relative_to(site).parts) - 1)
+        path.write_text(PRINTS.sub(rf'<a href="{up}{name}"\1title="The book as a PDF"\2</a>', text), encoding="utf-8")
 
 
 def without_fonts(styles: str) -> str:

@@ -12,12 +12,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import finish
 import yaml
 
 from fedlib.core.errors import UserError, pick
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "build/book"
+NAME = "federated_learning_across_domains.pdf"       # in the site
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 OFFLINE = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
 PAPER = {"format": "A4", "print_background": True,
@@ -71,6 +73,9 @@ def join(stage: Path, names: list[str], out: Path):
     part = out.with_suffix(".part")
     whole.write(part)
     part.replace(out)
+    if names == entries(stage):     # the whole book: the site's pages link it
+        shutil.copy2(out, site / NAME)
+        finish.link_pdf(site, NAME)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,14 +1,17 @@
 """What holds, in tables: `python book/readme.py` writes them into README.md, where a test keeps them current, and
 `book/build.py` into the book's first page.
 """
+import functools
 import json
 import re
 from pathlib import Path
 
+import yaml
+
 from fedlib.engine import records
 from fedlib.experiments import claims, evidence, tables
 from fedlib.methods import METHODS
-from fedlib.report import overview, zoo
+from fedlib.report import api, overview, zoo
 from fedlib.report.overview import CONTROL
 
 ROOT = Path(__file__).parent.parent
@@ -98,6 +101,22 @@ def artefacts() -> str:
     return "\n".join(parts)
 
 
+def cited() -> str:
+    """Markdown: BibTeX of the kit, from CITATION.cff, and of the papers, as the bibliography has them."""
+    kit = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    who = " and ".join(f"{{{a['name']}}}" if "name" in a else f"{a['family-names']}, {a['given-names']}"
+                       for a in kit["authors"])
+    fields = {"author": who, "title": kit["title"], "version": kit["version"], "license": kit["license"],
+              "doi": kit.get("doi"), "url": kit.get("repository-code")}
+    lines = [f"  {k:<7} = {{{v}}}," for k, v in fields.items() if v]
+    parts = ["## This kit", "\n".join(["```bibtex", "@software{fedlib,", *lines, "}", "```"]), "## The five papers"]
+    every = (ROOT / "book/references.bib").read_text(encoding="utf-8")
+    for name, content in [(n, c) for n, c in tables.papers().items() if "name" in c["paper"]]:
+        entry = re.search(rf"^@\w+\{{{name},.*?^\}}", every, re.S | re.M)[0]
+        parts += [f"**{content['paper']['name']}**", f"```bibtex\n{entry}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
 def methods_table() -> str:
     """Markdown: every method with the file that holds it and the page that shows it, a line for each kind of change."""
     lines = ["| what changes | methods | file | page |", "|---|---|---|---|"]
@@ -120,7 +139,8 @@ def renewed(text: str) -> str:
 
 
 MADE = {"results": results_table, "methods": methods_table, "answered": lambda: f"{answered()}\n", "leads": leads,
-        "artefacts": artefacts}
+        "artefacts": artefacts, "cite": cited}
+MADE |= {f"api_{name}": functools.partial(lambda name: f"{api.package(name).data}\n", name) for name in api.PACKAGES}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 // teach before those about one table; lists of everything come last.
 const asked = (new URLSearchParams(window.location.search).get("q") || "").toLowerCase().match(/[\p{L}\p{N}]+/gu) || [];
 const folders = { "notebooks/concepts/": 60, "notebooks/zoo/": 20, "book/glossary": 40 };
-const lists = ["notebooks/use/api", "book/bibliography", "notebooks/use/status"];
+const lists = ["notebooks/use/api", "book/api_", "book/bibliography", "notebooks/use/status"];
 var Scorer = {
   score: ([page, title, , , score]) => {
     const own = title.split(" > ")[0].toLowerCase();

@@ -117,6 +117,19 @@ def test_every_complaint_has_its_thread_and_what_keeps_our_answer():
         assert kept and all((ROOT / name).is_file() for name in kept), plain[:80]
 
 
+def test_every_work_has_a_label_of_its_own(monkeypatch):
+    """Also in the order in which the bibliography has them; a letter stands only where it has to."""
+    monkeypatch.syspath_prepend(ROOT / "book")
+    import citations
+    from pybtex.database import parse_file
+    entries = list(parse_file(ROOT / "book/references.bib").entries.values())
+    labels = list(citations.AuthorYear().format_labels(entries))
+    assert len(set(labels)) == len(labels) == len(entries)
+    plain = [citations.plain_label(entry) for entry in entries]
+    assert {p for p in plain if plain.count(p) > 1} >= {"Zhang et al., 2025", "Zhang et al., 2023"}
+    assert all((label == p) == (plain.count(p) == 1) for label, p in zip(labels, plain, strict=True))
+
+
 def test_mathematics_is_read_from_the_book_itself():
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
     assert (ROOT / config["html_static_path"][0] / config["mathjax_path"]).is_file()
@@ -132,7 +145,7 @@ PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": [
 def book(tmp_path):
     """A copy of the machinery with a page, a notebook with parameters, and no other content."""
     (tmp_path / "book").mkdir()
-    for name in ("build.py", "finish.py", "forks.py", "readme.py"):
+    for name in ("build.py", "citations.py", "finish.py", "forks.py", "readme.py"):
         shutil.copy(ROOT / "book" / name, tmp_path / "book" / name)
     shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
     shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")

@@ -1,7 +1,7 @@
 """What is done to the rendered site: a page loads what it uses, and its PDF button leads to the PDF.
 
-The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use some
-twenty icons, which are cut out of that script into the styles, and only the search page needs the index.
+The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use
+some twenty icons, which are cut out of that script into the styles, and only the search page needs the index.
 """
 import re
 import urllib.parse

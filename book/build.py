@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import figures
+import finish
 import forks
 import nbformat
 import papermill
@@ -111,7 +112,8 @@ def remembered(stamps: Path) -> dict:
 def chosen(only: list[str]) -> dict[str, Path]:
     """Notebooks by name ('i2pfl/table2'), in the order of the table of contents."""
     toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))
-    entries = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    entries = [e["file"] for chapter in chapters for e in (chapter, *chapter.get("sections", []))]
     known = {e.removeprefix("notebooks/"): ROOT / f"{e}.ipynb" for e in entries if e.startswith("notebooks/")}
     for name, path in known.items():
         if not path.is_file():
@@ -169,12 +171,28 @@ def tidy(path: Path, name: str):
                          'text; its metadata needs {"mystnb": {"image": {"alt": "..."}}}')
         if "image" in how and not cell.outputs:     # where records lack, it says so
             raise Broken(f"notebook {name}: the cell '{cell.source.splitlines()[0]}' shows no figure, nor why")
+    for cell in notebook.cells:
+        if {"hide-input", "hide-cell"} & set(cell.metadata.get("tags", [])):
+            what = held(cell)
+            prompts = {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"}
+            cell.metadata.setdefault("mystnb", {}).update(prompts)
     notebook.cells = [part for cell in opening(answered(notebook.cells)) for part in apart(cell)]
     for cell in notebook.cells:
         for output in filter(is_picture, cell.get("outputs", [])):
             if drawing := output.data.pop("image/svg+xml", None):
                 output.data["text/html"] = figures.in_page(drawing, cell.metadata["mystnb"]["image"]["alt"], cell.id)
     nbformat.write(notebook, path)
+
+
+def held(cell) -> str:
+    """What a folded cell holds: the fold is named so."""
+    if "install" in cell.metadata["tags"]:
+        return "the code that looks for fedlib"
+    if names := re.findall(r"^(?:def|class) (\w+)", cell.source, re.M):
+        return f"the code of {', '.join(names)}"
+    if any(map(is_picture, cell.outputs)):
+        return "the code of the figure"
+    return "the code of the table" if cell.outputs else f"the code: {cell.source.strip().splitlines()[0]}"
 
 
 def answered(cells: list) -> list:
@@ -252,8 +270,8 @@ def mirror(out: Path, notebooks: dict[str, Path]):
     shutil.copy2(ROOT / "_config.yml", out / "_config.yml")
     shutil.rmtree(out / "book", ignore_errors=True)
     shutil.copytree(ROOT / "book", out / "book", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    first = out / "book/index.md"
-    first.write_text(readme.renewed(first.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (out / "book").glob("*.md"):
+        page.write_text(readme.renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
     current = {out / path.relative_to(ROOT) for path in notebooks.values()}
     for path in (out / "notebooks").rglob("*.ipynb"):
         if path not in current:
@@ -269,12 +287,14 @@ def render(out: Path, notebooks: dict[str, Path]):
     command = [str(Path(sys.executable).parent / "jupyter-book"), "build", ".", "--toc", "book/_toc.yml",
                "-W", "-n", "--keep-going"]
     ran = subprocess.run(command, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                         env=os.environ | {"NO_COLOR": "1"})
+                         env=os.environ | {"NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(
+                             [str(ROOT / "book"), *filter(None, [os.environ.get("PYTHONPATH")])])})
     plain = re.sub(r"\x1b\[[0-9;]*m", "", ran.stdout)
     print(plain)
     if ran.returncode or not (out / "_build/html/index.html").is_file():
         warnings = [line.replace(f"{out}/", "") for line in plain.splitlines() if "WARNING" in line or "ERROR" in line]
         raise Broken("the book has errors:\n" + "\n".join(warnings or plain.splitlines()[-15:]))
+    finish.finish(out / "_build/html")
     for path in notebooks.values():
         shutil.copy2(path, out / "_build/html/_sources" / path.relative_to(ROOT))
 

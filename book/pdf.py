@@ -12,12 +12,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import finish
 import yaml
 
 from fedlib.core.errors import UserError, pick
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "build/book"
+NAME = "federated_learning_across_domains.pdf"       # in the site
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 OFFLINE = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
 PAPER = {"format": "A4", "print_background": True,
@@ -26,7 +28,7 @@ FOR_PAPER = """() => {
     document.documentElement.dataset.theme = 'light';
     document.querySelectorAll('a[href]').forEach(a => { if (a.protocol === 'file:') a.removeAttribute('href') });
     document.querySelectorAll('.admonition.toggle-hidden').forEach(a => a.querySelector('.admonition-title').click());
-    return window.MathJax && MathJax.startup ? MathJax.startup.promise.then(() => true) : true }"""
+    return Promise.resolve(window.mathematics).then(() => true) }"""
 
 
 def browser_path() -> str:
@@ -40,7 +42,8 @@ def browser_path() -> str:
 def entries(stage: Path) -> list[str]:
     """The pages in the order of the contents."""
     toc = yaml.safe_load((stage / "book/_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"]] + [e["file"] for chapter in chapters for e in (chapter, *chapter.get("sections", []))]
 
 
 def printed(site: Path, names: list[str]):
@@ -70,6 +73,9 @@ def join(stage: Path, names: list[str], out: Path):
     part = out.with_suffix(".part")
     whole.write(part)
     part.replace(out)
+    if names == entries(stage):     # the whole book: the site's pages link it
+        shutil.copy2(out, site / NAME)
+        finish.link_pdf(site, NAME)
 
 
 def main(arguments: list[str]) -> int:

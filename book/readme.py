@@ -1,19 +1,22 @@
 """What holds, in tables: `python book/readme.py` writes them into README.md, where a test keeps them current, and
 `book/build.py` into the book's first page.
 """
+import functools
 import json
 import re
 from pathlib import Path
 
+import yaml
+
 from fedlib.engine import records
 from fedlib.experiments import claims, evidence, tables
 from fedlib.methods import METHODS
-from fedlib.report import zoo
+from fedlib.report import api, overview, zoo
+from fedlib.report.overview import CONTROL
 
 ROOT = Path(__file__).parent.parent
 RESULTS = records.results_folder(ROOT / "results")
 
-CONTROL = "FedAvg"
 HEADER = ["paper", "table, dataset", "its method: printed", "ours", f"{CONTROL}: printed", "ours", "constant answer",
           "rows that learned", "settled", "are tuned", "seeds", "profile"]
 
@@ -75,33 +78,12 @@ def leads() -> str:
     """Markdown: of each paper's first table and each dataset with records, its method's lead over FedAvg, printed and
     run, with the verdict that the claim "better than FedAvg" would have; then the datasets without records.
     """
-    lines, absent = ["| | printed | ours | verdict |", "|---|---|---|---|"], []
-    for ident in first_tables():
-        about, table = tables.papers()[ident.split("/")[0]]["paper"], tables.load_table(ident)
-        own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
-        shown = tables.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
-        known = [(tables.values(table, p, RESULTS), evidence.of_rows(table, p, RESULTS)) for p in ("paper", "lite")]
-        for block in [b for b in shown if "printed" not in table.blocks[b]]:
-            claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}
-            printed = claims.printed_difference(claim, CONTROL, table)
-            found, name = best_known(table, claim, known), f"{about['name']}, {table.blocks[block]['title']}"
-            if found["n"] and printed == printed:
-                half = f" ± {found['half']:.1f}" if found["half"] == found["half"] else ""
-                lines.append(f"| [{name}](../notebooks/{table.page}.ipynb) | {printed:+.1f} "
-                             f"| {found['mean']:+.1f}{half} | {found['verdict']} |")
-            elif printed == printed:
-                absent.append(name)
-    return "\n".join([*lines, "", f"Printed, and not run: {'; '.join(absent)}.", ""])
-
-
-def best_known(table, claim: dict, known: list) -> dict:
-    """The claim judged by the first (values, rows) that has records of it, on tuned rows where they are there."""
-    for cells, rows in known:
-        for one in (claims.in_tuned_form(claim), claim):
-            found = claims.judge(one, cells[cells.row.isin([one["better"], *one["than"]])], rows, table)
-            if found["verdict"] != claims.NOT_RUN:
-                return found
-    return found
+    found = [lead for ident in first_tables() for lead in overview.leads(ident.split("/")[0], RESULTS)]
+    lines = [f"| [{lead['title']}](../notebooks/{lead['page']}.ipynb) | {lead['printed']:+.1f} | {overview.gap(lead)} "
+             f"| {lead['verdict']} |" for lead in found if lead["n"]]
+    absent = "; ".join(lead["title"] for lead in found if not lead["n"])
+    return "\n".join(["| | printed | ours | verdict |", "|---|---|---|---|", *lines, "",
+                      f"Printed, and not run: {absent}.", ""])
 
 
 def first_tables() -> list[str]:
@@ -113,30 +95,26 @@ def artefacts() -> str:
     """Markdown: a fold for each paper with its tables and figures, what of them was run, and how their claims stand."""
     judged, parts = claims.judge_all(RESULTS), []
     for name, content in [(n, c) for n, c in tables.papers().items() if "name" in c["paper"]]:
-        lines = ["| | mini | lite | paper | claims |", "|---|---|---|---|---|"]
-        for table in [tables.load_table(f"{name}/{t}") for t in content["tables"]]:
-            mine = judged[(judged.paper == name) & (judged.table == table.id.split("/")[1])]
-            stands = ", ".join(f"{n} {v}" for v, n in mine.verdict.value_counts().reindex(claims.VERDICTS).dropna(
-                ).astype(int).items()) or "–"
-            runs = " | ".join(share(table, profile) for profile in tables.PROFILES)
-            title = f"{words(table.id.split('/')[1])}{table.question or table.title}"
-            lines.append(f"| [{title}](../notebooks/{table.page}.ipynb) | {runs} | {stands} |")
         title = f"{content['paper']['name']}: {len(content['tables'])} tables and figures"
-        parts.append(f":::{{admonition}} {title}\n:class: dropdown\n" + "\n".join(lines) + "\n:::\n")
+        lines = overview.artefacts(name, judged, "../notebooks/", RESULTS)
+        parts.append(f":::{{admonition}} {title}\n:class: dropdown\n{lines}\n:::\n")
     return "\n".join(parts)
 
 
-def words(name: str) -> str:
-    """'Table 2: ' of table2, 'Figure 6: ' of figure6_tau; '' of another name."""
-    found = re.match(r"(table|figure)(\d+)", name)
-    return f"{found[1].capitalize()} {found[2]}: " if found else ""
-
-
-def share(table, profile: str) -> str:
-    """'all 30', '12 of 30', 'none of 30', or '–' where the profile has no runs."""
-    planned = table.runs(profile)
-    done = sum(p.done(RESULTS) for p in planned)
-    return "–" if not planned else f"all {done}" if done == len(planned) else f"{done or 'none'} of {len(planned)}"
+def cited() -> str:
+    """Markdown: BibTeX of the kit, from CITATION.cff, and of the papers, as the bibliography has them."""
+    kit = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    who = " and ".join(f"{{{a['name']}}}" if "name" in a else f"{a['family-names']}, {a['given-names']}"
+                       for a in kit["authors"])
+    fields = {"author": who, "title": kit["title"], "version": kit["version"], "license": kit["license"],
+              "doi": kit.get("doi"), "url": kit.get("repository-code")}
+    lines = [f"  {k:<7} = {{{v}}}," for k, v in fields.items() if v]
+    parts = ["## This kit", "\n".join(["```bibtex", "@software{fedlib,", *lines, "}", "```"]), "## The five papers"]
+    every = (ROOT / "book/references.bib").read_text(encoding="utf-8")
+    for name, content in [(n, c) for n, c in tables.papers().items() if "name" in c["paper"]]:
+        entry = re.search(rf"^@\w+\{{{name},.*?^\}}", every, re.S | re.M)[0]
+        parts += [f"**{content['paper']['name']}**", f"```bibtex\n{entry}\n```"]
+    return "\n\n".join(parts) + "\n"
 
 
 def methods_table() -> str:
@@ -161,7 +139,8 @@ def renewed(text: str) -> str:
 
 
 MADE = {"results": results_table, "methods": methods_table, "answered": lambda: f"{answered()}\n", "leads": leads,
-        "artefacts": artefacts}
+        "artefacts": artefacts, "cite": cited}
+MADE |= {f"api_{name}": functools.partial(lambda name: f"{api.package(name).data}\n", name) for name in api.PACKAGES}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from IPython.display import Markdown
 import fedlib
 
 ROOT = Path(fedlib.__file__).parent
+PACKAGES = ("core", "models", "datasets", "methods", "engine", "probes", "experiments", "report", "remote", "cli")
 
 
 def names() -> Markdown:

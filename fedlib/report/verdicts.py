@@ -30,12 +30,12 @@ DOMAINS = {"svhn": "SVHN", "syn": "Synthetic Digits", "synth_digits": "SynthDigi
 WIDTHS = {"claim": 44, "verdict": 16, "evidence": 30, "profile": 10}        # of the columns, %
 
 
-def every(results: Path | None = None) -> pd.DataFrame:
-    """The claims as `claims.judge_all` gives them, and of each: the paper's name, the kind of data (KINDS), and why it
-    has no verdict: `reason` in words, `kind` in short, "" where it has one.
+def every(results: Path | None = None, paper: str = "") -> pd.DataFrame:
+    """The claims of a paper or of all as `claims.judge_all` gives them, and of each: the paper's name, the kind of data
+    (KINDS), and why it has no verdict: `reason` in words, `kind` in short, "" where it has one.
     """
     results = records.results_folder(results)
-    found, names = judge_all(results), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
+    found, names = judge_all(results, paper), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
     made = {ident: tables.load_table(ident) for ident in dict.fromkeys(found.paper + "/" + found.table)}
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
     whys = [why(c, t, results) if c.verdict == NOT_RUN else (c.reason.partition(":")[0], c.reason)

@@ -24,7 +24,8 @@ DRAWS = re.compile(r"\b(?:plt|sns|plots|ax|axes|fig)\.\w+\(|\.plot\(|\bImage\(")
 
 def entries(root: Path) -> list[str]:
     toc = yaml.safe_load((root / "book/_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"]] + [e["file"] for chapter in chapters for e in (chapter, *chapter.get("sections", []))]
 
 
 def test_every_entry_of_the_contents_is_a_page():
@@ -101,10 +102,38 @@ def test_the_notation_names_settings_as_they_are():
     assert len(seen) > 35
 
 
+def test_every_complaint_has_its_thread_and_what_keeps_our_answer():
+    """Ten sections; each names a thread by title, address, repository and number, and files of ours that are there."""
+    text = (ROOT / "book/complaints.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## \d+\. ", " ".join(text.split("\n")).replace(" ## ", "\n## "), flags=re.M)[1:]
+    assert len(sections) == 10
+    for section in sections:
+        plain = section.replace(" > ", " ")
+        link, name = r"\[[^\[\]]+\]\(https://github\.com/([\w-]+/[\w-]+)/issues/(\d+)\)", r"\((\S+),\s+(\d+)\)"
+        threads = re.findall(f"{link} {name}", plain)
+        assert threads and all((where, number) == (said, count) for where, number, said, count in threads), plain[:80]
+        assert len(threads) == plain.count("https://github.com/")
+        kept = re.findall(r"`((?:tests|fedlib)/[\w/.]+)`", plain.partition("Kept by")[2])
+        assert kept and all((ROOT / name).is_file() for name in kept), plain[:80]
+
+
+def test_every_work_has_a_label_of_its_own(monkeypatch):
+    """Also in the order in which the bibliography has them; a letter stands only where it has to."""
+    monkeypatch.syspath_prepend(ROOT / "book")
+    import citations
+    from pybtex.database import parse_file
+    entries = list(parse_file(ROOT / "book/references.bib").entries.values())
+    labels = list(citations.AuthorYear().format_labels(entries))
+    assert len(set(labels)) == len(labels) == len(entries)
+    plain = [citations.plain_label(entry) for entry in entries]
+    assert {p for p in plain if plain.count(p) > 1} >= {"Zhang et al., 2025", "Zhang et al., 2023"}
+    assert all((label == p) == (plain.count(p) == 1) for label, p in zip(labels, plain, strict=True))
+
+
 def test_mathematics_is_read_from_the_book_itself():
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
     assert (ROOT / config["html_static_path"][0] / config["mathjax_path"]).is_file()
-    assert list((ROOT / "book/_static/mathjax/output/chtml/fonts/woff-v2").glob("MathJax_*.woff"))
+    assert list((ROOT / "book/_static/katex/fonts").glob("KaTeX_*.woff2"))
 
 
 # --- a small book of its own: one page, one notebook ---
@@ -116,7 +145,7 @@ PARAMETERS = new_code_cell('profile = "mini"\nmode = "run"', metadata={"tags": [
 def book(tmp_path):
     """A copy of the machinery with a page, a notebook with parameters, and no other content."""
     (tmp_path / "book").mkdir()
-    for name in ("build.py", "figures.py", "forks.py", "readme.py"):
+    for name in ("build.py", "citations.py", "figures.py", "finish.py", "forks.py", "readme.py"):
         shutil.copy(ROOT / "book" / name, tmp_path / "book" / name)
     shutil.copytree(ROOT / "book/_static", tmp_path / "book/_static")
     shutil.copy(ROOT / "_config.yml", tmp_path / "_config.yml")
@@ -153,7 +182,7 @@ def test_a_small_book_is_built_once_and_offline(book):
     assert 'mode = "read"' not in page, "the injected cell shows"
     for text in (path.read_text(encoding="utf-8") for path in html.rglob("*.html")):
         assert not re.search(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//', text)
-    assert "_static/mathjax/tex-mml-chtml.js" in (html / "book/index.html").read_text(encoding="utf-8")
+    assert "_static/katex/on_page.js" in (html / "book/index.html").read_text(encoding="utf-8")
     assert str(book) not in (book / "build/book/notebooks/one.ipynb").read_text(encoding="utf-8")
     assert (html / "_sources/notebooks/one.ipynb").read_bytes() == (book / "notebooks/one.ipynb").read_bytes()
 

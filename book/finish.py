@@ -1,0 +1,58 @@
+"""What is done to the rendered site: a page loads what it uses, and its PDF button leads to the PDF.
+
+The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use
+some twenty icons, which are cut out of that script into the styles, and only the search page needs the index.
+"""
+import re
+import urllib.parse
+from pathlib import Path
+
+SEARCH = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
+ICONS = re.compile(r'\s*<script [^>]*fontawesome\.js[^>]*></script>')
+NAMES = re.compile(r"\bfa-[a-z][a-z-]*")
+DRAWN_BY_SCRIPT = {"fa-xmark"}      # that pages show later
+PRINTS = re.compile(r'<button onclick="window\.print\(\)"(\s[^>]*?)title="Print[^"]*"(.*?)</button>', re.S)
+STYLES = "_static/styles/pydata-sphinx-theme.css"
+
+
+def finish(site: Path):
+    """Make the rendered site light."""
+    script, used = (site / "_static/scripts/fontawesome.js").read_text(encoding="utf-8"), set(DRAWN_BY_SCRIPT)
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        used |= set(NAMES.findall(text))
+        text = ICONS.sub("", text)
+        path.write_text(text if path.name == "search.html" else SEARCH.sub("", text), encoding="utf-8")
+    styles = site / STYLES
+    plain = without_fonts(styles.read_text(encoding="utf-8"))
+    styles.write_text(plain + icons(script, sorted(used)), encoding="utf-8")
+    unused = ("_static/scripts/fontawesome.js*", "_static/**/*.map", "_static/vendor/fontawesome/webfonts/*")
+    for path in {path for pattern in unused for path in site.glob(pattern)}:
+        path.unlink()
+
+
+def link_pdf(site: Path, name: str):
+    """Each page's button that prints becomes a link to the book's PDF, `name` in the site."""
+    for path in site.rglob("*.html"):
+        text, up = path.read_text(encoding="utf-8"), "../" * (len(path.relative_to(site).parts) - 1)
+        path.write_text(PRINTS.sub(rf'<a href="{up}{name}"\1title="The book as a PDF"\2</a>', text), encoding="utf-8")
+
+
+def without_fonts(styles: str) -> str:
+    """The styles without Font Awesome's fonts and the places of its icons in them."""
+    styles = re.sub(r"@font-face\{[^}]*Font Awesome[^}]*\}", "", styles)
+    return re.sub(r'(?:\.fa-[\w-]+:+before,?)+\{content:"[^"]*"\}', "", styles)
+
+
+def icons(script: str, names: list[str]) -> str:
+    """Styles that draw the icons of these names, "fa-bars", as masks in the colour of the text."""
+    rules = []
+    for name in names:
+        found = re.search(rf'[,{{]"?{name[3:]}"?:\[(\d+),(\d+),\[[^\]]*\],"[0-9a-f]+","([^"]+)"', script)
+        if found:       # others, like fa-solid or fa-lg, name no picture
+            width, height, path = found.groups()
+            drawing = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><path d="{path}"/></svg>'
+            rules.append(f'.{name}{{--icon:url("data:image/svg+xml,{urllib.parse.quote(drawing)}")}}')
+    shape = ("[class*=fa-]:before{content:'';display:inline-block;width:1em;height:1em;vertical-align:-.125em;"
+             "background:currentcolor;mask:var(--icon) center/contain no-repeat}")
+    return "\n" + shape + "".join(rules)

@@ -125,6 +125,7 @@ def test_every_work_has_a_label_of_its_own(monkeypatch):
     entries = list(parse_file(ROOT / "book/references.bib").entries.values())
     labels = list(citations.AuthorYear().format_labels(entries))
     assert len(set(labels)) == len(labels) == len(entries)
+    assert not [label for label in labels if "\\" in label or "{" in label]
     plain = [citations.plain_label(entry) for entry in entries]
     assert {p for p in plain if plain.count(p) > 1} >= {"Zhang et al., 2025", "Zhang et al., 2023"}
     assert all((label == p) == (plain.count(p) == 1) for label, p in zip(labels, plain, strict=True))

@@ -26,6 +26,25 @@ def each(machines: dict, *contents):
         display(Markdown(NOTHING))
 
 
+# on a GPU
+
+def launches(microseconds: float) -> pd.DataFrame:
+    """What a local step of each method asks of a GPU, counted on a pretended one (tests/engine/test_launches.py).
+
+    A line for each, the most first; "ms of a step": if a launch takes so long and nothing else counts.
+    """
+    kept = json.loads(Path(__file__).with_name("launches.json").read_text())["methods"]
+    found = pd.DataFrame(kept).T.sort_values("launches of a step", ascending=False)
+    found.insert(1, "ms of a step", found["launches of a step"] * microseconds / 1000)
+    return found
+
+
+def waiting(found: pd.DataFrame) -> str:
+    """Which methods let the host wait in a step."""
+    waits = ", ".join(found[found["waits of a step"] > 0].index)
+    return f"In a step the host waits for the GPU with {waits} only." if waits else "In a step the host never waits."
+
+
 # a round in three ways
 
 def ratios(machine: dict) -> pd.DataFrame:

@@ -11,9 +11,10 @@ import torch
 from conftest import METHOD_NAMES, small_run
 from pretend_gpu import GPU
 
+from fedlib import report
 from fedlib.engine.loop import Simulation
 
-TABLE = Path(__file__).with_name("launches.json")
+TABLE = Path(report.__file__).with_name("launches.json")
 WAITS = {"FACMIC": 2}       # of a step: it draws test images anew in each, and leaves classes out that no image has
 FEW, MANY = 1, 3            # local epochs, of two batches each
 

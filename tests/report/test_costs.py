@@ -6,6 +6,7 @@ import pytest
 
 from fedlib.engine import records
 from fedlib.experiments import status, tables
+from fedlib.methods import METHODS
 from fedlib.probes import bench
 from fedlib.report import costs
 
@@ -129,3 +130,11 @@ def test_the_longest_tables_come_first_and_the_others_together():
     assert frame["estimate of the rest"].tolist() == [9.5, 0, 0, 0]
     assert list(costs.longest(found, "lite").index) == ["t0", "t5", "t4", "t3", "t2", "t1"]
     assert costs.longest(found, "paper").empty
+
+
+def test_what_a_step_asks_of_a_gpu_is_as_counted():
+    found = costs.launches(microseconds=5)
+    assert (found["ms of a step"] == found["launches of a step"] / 200).all()
+    assert found["launches of a step"].is_monotonic_decreasing and set(found.index) == set(METHODS)
+    assert costs.waiting(found) == "In a step the host waits for the GPU with FACMIC only."
+    assert "never waits" in costs.waiting(found.drop("FACMIC"))

@@ -22,7 +22,11 @@ ON_FEATURES = ("MPFT",)     # methods that need them
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},
             "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
 torch.set_num_threads(1)
-pretend_gpu.install()       # before the first derivative: torch then makes a thread for each kind of device
+# Before the first derivative: torch then makes a thread for each kind of device, and such a process cannot be forked.
+PRETENDED = os.environ.get("FEDLIB_PRETENDED_GPU") == "1"
+if PRETENDED:
+    pretend_gpu.install()
+collect_ignore = [] if PRETENDED else ["gpu"]
 RAW = Path(os.environ.get("FEDLIB_RAW") or "-")       # real images, texts and weights, where there are any
 needs_raw = pytest.mark.skipif(not os.environ.get("FEDLIB_RAW"), reason="FEDLIB_RAW names no folder of raw files")
 needs_weights = pytest.mark.skipif(not (RAW / "weights").is_dir(), reason="FEDLIB_RAW has no ImageNet weights")

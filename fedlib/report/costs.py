@@ -29,7 +29,7 @@ def each(machines: dict, *contents):
 # on a GPU
 
 def launches(microseconds: float) -> pd.DataFrame:
-    """What a local step of each method asks of a GPU, counted on a pretended one (tests/engine/test_launches.py).
+    """What a local step of each method asks of a GPU, counted on a pretended one (tests/gpu/test_launches.py).
 
     A line for each, the most first; "ms of a step": if a launch takes so long and nothing else counts.
     """

@@ -78,7 +78,7 @@ def test_rows_of_the_figures_change_what_they_name(pages):
         assert len({str(run.settings) for run in runs}) == len(runs) == 29
         grid = {(run.settings["shots"], run.settings["beta"]) for run in runs}
         assert grid == {(f, float(b)) for f in (1, 2, 4, 8, 16, 32, 64) for b in (0, 10, 100, 1000)} | {(0, 0.0)}
-    for row in stop.rows:
+    for row in filter(lambda row: not tables.is_tuned(row), stop.rows):
         kind, threshold = row.split(", ")
         settings = stop.settings(row)[""]
         assert settings["threshold"] == float(threshold) and ("rate" in settings) == (kind == "Random 0.1")

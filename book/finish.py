@@ -1,4 +1,5 @@
-"""What is done to the rendered site: a page loads what it uses, and its PDF button leads to the PDF.
+"""What is done to the rendered site: a page loads what it uses, everything to press has a name, and its PDF button leads
+to the PDF.
 
 The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use
 some twenty icons, which are cut out of that script into the styles, and only the search page needs the index.
@@ -12,16 +13,19 @@ ICONS = re.compile(r'\s*<script [^>]*fontawesome\.js[^>]*></script>')
 NAMES = re.compile(r"\bfa-[a-z][a-z-]*")
 DRAWN_BY_SCRIPT = {"fa-xmark"}      # that pages show later
 PRINTS = re.compile(r'<button onclick="window\.print\(\)"(\s[^>]*?)title="Print[^"]*"(.*?)</button>', re.S)
+FOLDS = re.compile(r'">([^<]+)</a>(<details[^>]*>)<summary>(?=<span class="toctree-toggle")')
+LISTS = ' role="list" class="citation-list"'       # of entries that a screen reader does not take for a list's
 STYLES = "_static/styles/pydata-sphinx-theme.css"
 
 
 def finish(site: Path):
-    """Make the rendered site light."""
+    """Make the rendered site light, and name what folds."""
     script, used = (site / "_static/scripts/fontawesome.js").read_text(encoding="utf-8"), set(DRAWN_BY_SCRIPT)
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         used |= set(NAMES.findall(text))
-        text = ICONS.sub("", text)
+        text = FOLDS.sub(r'">\1</a>\2<summary aria-label="Pages of: \1">', ICONS.sub("", text))
+        text = text.replace(LISTS, ' class="citation-list"')
         path.write_text(text if path.name == "search.html" else SEARCH.sub("", text), encoding="utf-8")
     styles = site / STYLES
     plain = without_fonts(styles.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ STAGE = ROOT / "build/book"
 NAME = "federated_learning_across_domains.pdf"       # in the site
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 OFFLINE = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
-PAPER = {"format": "A4", "print_background": True,
+PAPER = {"format": "A4", "print_background": True, "scale": 0.8,     # wide tables fit
          "margin": {"top": "18mm", "bottom": "18mm", "left": "16mm", "right": "16mm"}}
 FOR_PAPER = """() => {
     document.documentElement.dataset.theme = 'light';

@@ -1,9 +1,11 @@
 """What stands with a table's numbers: the records behind each, whether a row is evidence, what the seeds can show."""
+import shlex
+
 import pandas as pd
 from IPython.display import Markdown
 
 from fedlib.datasets.registry import reader_of
-from fedlib.experiments import distance, evidence, failures, power, tables
+from fedlib.experiments import distance, evidence, power, tables
 from fedlib.report import text
 
 WORDS = {True: "yes", False: "no", None: "–"}
@@ -47,15 +49,21 @@ def of_rows(page, block: str) -> pd.DataFrame:
 
 
 def records_behind(page, block: str) -> dict[str, str]:
-    """{row: its records' files, commits and hardware, and the command that makes them again}."""
+    """{row: its records' files by the commit and hardware that made them, and the command that makes them again}."""
     found = {}
     for planned, record in [line for line in page.found if line[0].block == block]:
         made = record["made"]
-        lines, commands = found.setdefault(planned.row, ([], {}))
-        lines.append(f"seed {planned.seed}: {planned.run.path('results')} (commit {made.get('commit', 'unknown')}, "
-                     f"{made.get('hardware', 'unknown')})")
-        commands[failures.command(planned).partition(" --device")[0]] = None
-    return {row: "\n".join([*lines, *commands]) for row, (lines, commands) in found.items()}
+        how = f"commit {made.get('commit', 'unknown')}, {made.get('hardware', 'unknown')}"
+        files = found.setdefault((planned.row, again(planned)), {}).setdefault(how, [])
+        files.append(f"seed {planned.seed}: {planned.run.path('results')}")
+    return {row: "\n".join([*(line for how, files in by.items() for line in (*files, how)), command])
+            for (row, command), by in found.items()}
+
+
+def again(planned) -> str:
+    """What trains a row's runs again."""
+    return shlex.join(["fedlib", "run", planned.table, "--profile", planned.profile, "--only", planned.row,
+                       "--results", "again"])
 
 
 def shows(page, block: str) -> Markdown:

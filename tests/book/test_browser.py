@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import nbformat
 import pytest
@@ -39,19 +40,21 @@ def browser():
 
 @pytest.fixture(scope="module")
 def tab(browser):
-    """One tab of a computer's width; what it complains of and asks other hosts for is noted in `said` and `asked`."""
+    """One tab of a computer's width; what it complains of, loads, and asks other hosts for is noted: `said`, `loaded`,
+    `asked`."""
     tab = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    tab.said, tab.asked = [], []
+    tab.said, tab.loaded, tab.asked = [], set(), []
     tab.on("console", lambda m: tab.said.append(m.text) if m.type == "error" else None)
     tab.on("pageerror", lambda error: tab.said.append(str(error)))
     tab.on("request", lambda r: tab.asked.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
+    tab.on("request", lambda r: tab.loaded.add(unquote(urlparse(r.url).path)) if r.url.startswith("file:") else None)
     return tab
 
 
 @pytest.fixture(scope="module", params=GROUPED)
 def page(tab, request):
     """The tab with the page open, its mathematics set, light, wide."""
-    tab.said.clear(), tab.asked.clear()
+    tab.said.clear(), tab.asked.clear(), tab.loaded.clear()
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.emulate_media(color_scheme="light")
     tab.goto((SITE / request.param).as_uri())
@@ -195,11 +198,9 @@ def test_a_phone_shows_it_without_sideways_scroll(page):
 
 
 def test_no_page_is_large(page):
-    """With its pictures, which a reader waits for as well."""
-    path = Path(page.evaluate("() => location.pathname"))
-    pictures = page.eval_on_selector_all("article img", "all => [...new Set(all.map(i => new URL(i.src).pathname))]")
-    size = path.stat().st_size + sum(Path(p).stat().st_size for p in pictures if p.startswith("/"))
-    assert size <= 2 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
+    """With all that it loads, as if nothing were kept from the page before."""
+    size = sum(Path(path).stat().st_size for path in page.loaded)
+    assert len(page.loaded) > 5 and size <= 1.5 * MEGABYTE, f"{size / MEGABYTE:.2f} MB"
 
 
 PLAYGROUND = "book/playground.html"
@@ -293,6 +294,19 @@ def test_nothing_serious_bars_the_playground(playground, theme, width):
     assert [(v["id"], n["html"][:120]) for v in grave for n in v["nodes"]] == [] and len(ran["passes"]) > 15
 
 
+@pytest.mark.parametrize("name", ["book/index", "book/bibliography", "book/api_core", "notebooks/concepts/09_closed_form",
+                                  "notebooks/mpft/table1", "notebooks/across/claims"])
+def test_nothing_serious_bars_a_page_of_each_kind(tab, name):
+    """All rules of axe, on the whole page with its navigation; colours are looked at above."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.goto((SITE / f"{name}.html").as_uri())
+    tab.evaluate("() => Promise.resolve(window.mathematics)")
+    options = {"preload": False, "resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
+    found = axe.Axe().run(tab, options=options).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")] == []
+
+
 def test_the_site_is_small():
     size = sum(p.stat().st_size for p in SITE.rglob("*") if p.is_file())
     assert size <= 40 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
@@ -307,6 +321,34 @@ def test_search_finds_what_is_there(tab):
     tab.goto((SITE / "search.html").as_uri() + "?q=zyzzyva")
     tab.wait_for_function("document.querySelector('#search-results').innerText.includes('did not match')")
     assert not tab.query_selector("#search-results li a")
+
+
+# A reader's questions, in the order of the first page, and what the page behind each must say.
+ANSWERS = (
+    r"Office-10.*I2PFL .*of 9 with .*lite profile, \d+ rounds.*, \d seeds",
+    r"supported.*contradicted.*Of these \d+ are supported, \d+ contradicted",
+    r"best of \d+ with",
+    r"fedlib (data|train) ",
+    r"class \w+\(FedAvg\)",
+    r"(minutes|hours|days)",
+    r"launches",
+    r"mu.*FedProx",
+    r"gradient",
+    r"not evidence.*fewer than three seeds",
+)
+
+
+def test_ten_questions_are_answered_one_click_from_the_first_page(tab):
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    first = (SITE / "book/index.html").as_uri()
+    tab.goto(first)
+    asked = tab.eval_on_selector_all("#ten-questions li a", "all => all.map(a => [a.innerText, a.href])")
+    for (question, place), answer in zip(asked, ANSWERS, strict=True):
+        tab.goto(first)
+        tab.click(f"#ten-questions li a:has-text({question!r})")
+        tab.wait_for_url(place)     # until it is loaded
+        assert question.endswith("?")
+        assert re.search(answer, tab.inner_text("article"), re.S), question
 
 
 def test_the_checks_see_faults(browser, tmp_path):

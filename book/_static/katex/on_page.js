@@ -12,6 +12,8 @@
   const set = element => {
     const tex = element.textContent.trim();
     katex.render(tex.slice(2, -2), element, { displayMode: tex.startsWith("\\["), throwOnError: false });
+    const wide = element.querySelector(".katex-display");
+    if (wide && wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;    // so that arrow keys scroll it
   };
   window.mathematics = Promise.all([
     ready,

@@ -12,12 +12,13 @@
   const set = element => {
     const tex = element.textContent.trim();
     katex.render(tex.slice(2, -2), element, { displayMode: tex.startsWith("\\["), throwOnError: false });
-    const wide = element.querySelector(".katex-display");
-    if (wide && wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;    // so that arrow keys scroll it
   };
+  const scrolled = () => document.querySelectorAll(".katex-display").forEach(display => {     // by arrow keys too
+    if (display.scrollWidth > display.clientWidth) display.tabIndex = 0;
+  });
   window.mathematics = Promise.all([
     ready,
     loaded(Object.assign(document.createElement("link"), { rel: "stylesheet", href: styles })),
     loaded(Object.assign(document.createElement("script"), { src: script })),
-  ]).then(() => document.querySelectorAll(".math").forEach(set));
+  ]).then(() => document.querySelectorAll(".math").forEach(set)).then(() => document.fonts.ready).then(scrolled);
 })();

@@ -1,6 +1,6 @@
 """A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed."""
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,7 @@ VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
                 "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
 HOW = {"data": dict, "net": dict, "protocol": dict}
-PAPER = {"paper": dict, "methods?": {str: VALUES},
+PAPER = {"paper?": dict, "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str]}
                     | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
@@ -102,6 +102,7 @@ class Table:
     question: str = ""
     page: str = ""
     rates_only: bool = False
+    about: dict = field(default_factory=dict)       # the paper, as its file has it
 
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         """The runs that fill the table. Rows of other profiles have none."""
@@ -198,9 +199,15 @@ def checked(text: str) -> dict:
     return content
 
 
-def tuned_settings() -> dict:
+def tuned_file(ident: str) -> Path:
+    """Where the choices of `fedlib tune` lie: of a paper's table in the package, of one's own beside its file."""
+    own = Path(ident).parent
+    return own.with_suffix(".tuned.json") if own.suffix == ".toml" else Path(str(PAPERS)) / TUNED
+
+
+def tuned_settings(path: Path | None = None) -> dict:
     """{table: {"block.profile": {row: CHOICE}}} that were chosen; UserError: the file holds something else."""
-    path = PAPERS / TUNED
+    path = path or Path(str(PAPERS)) / TUNED
     try:
         return schema.check(schema.parsed(path.read_text()), {str: {str: {str: CHOICE}}}) if path.is_file() else {}
     except (OSError, ValueError) as error:
@@ -238,24 +245,33 @@ def idents() -> list[str]:
     return [f"{paper}/{table}" for paper, content in papers().items() for table in content["tables"]]
 
 
-def load_table(ident: str) -> Table:
-    """The table "paper/table"; UserError with the nearest name when there is none."""
-    pick("table", ident, idents())
-    paper, name = ident.split("/")
-    content = papers()[paper]
+def load_table(ident: "str | Table") -> Table:
+    """The table "paper/table", or "FILE.toml/table" of a file of one's own; a Table as it is. UserError with the
+    nearest name when there is none.
+
+    A file is as those of the papers are; beside it may lie FILE.csv with printed numbers.
+    """
+    if isinstance(ident, Table):
+        return ident
+    paper_id, _, name = ident.rpartition("/")
+    if paper_id.endswith(".toml"):
+        content, typed = paper(Path(paper_id)), Path(paper_id).with_suffix(".csv")
+        pick(f"table of {paper_id}", name, content["tables"])
+    else:
+        pick("table", ident, idents())
+        content, typed = papers()[paper_id], PAPERS / f"{paper_id}.csv"
     table = content["tables"][name]
-    typed = PAPERS / f"{paper}.csv"     # a table of one's own has none
     printed = pd.read_csv(typed) if typed.is_file() else pd.DataFrame(columns=PRINTED)
     printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     columns = {"columns": table["columns"]} if "columns" in table else {}
     return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]},
-                 [*table["rows"], *tuned_rows(table["rows"], tuned_settings().get(ident, {}))],
+                 [*table["rows"], *tuned_rows(table["rows"], tuned_settings(tuned_file(ident)).get(ident, {}))],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
                  table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),
                  table.get("transfer", False), table.get("question", ""),
-                 table.get("page", ""), table.get("rates_only", False))
+                 table.get("page", ""), table.get("rates_only", False), content.get("paper", {}))
 
 
 # records -> cells

@@ -138,8 +138,8 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
 
 def keep(table: Table, chosen: dict, path: Path | None = None):
     """Write what was chosen where `load_table` finds it."""
-    path = path or Path(str(tables.PAPERS)) / tables.TUNED
-    every, known = tables.tuned_settings(), tables.tuned_settings()
+    path = path or tables.tuned_file(table.id)
+    every, known = tables.tuned_settings(path), tables.tuned_settings(path)
     for place, rows in chosen.items():
         every.setdefault(table.id, {}).setdefault(place, {}).update(rows)
     if every != known:

@@ -63,14 +63,14 @@ def card(page, block: str) -> dict:
 
 def metrics(table) -> set[str]:
     """What the paper prints in this table: "accuracy", "seconds", ...; empty where it prints no numbers."""
-    paper, name = table.id.split("/")
+    paper, _, name = table.id.rpartition("/")
     typed = pd.read_csv(tables.PAPERS / f"{paper}.csv") if (tables.PAPERS / f"{paper}.csv").is_file() else None
     return set() if typed is None else set(typed[typed.table == name].metric)
 
 
 def subject_of(page, block: str) -> str:
     """The row that is the paper's own, else the one that its claims on this block are about most often; else ""."""
-    about = tables.papers()[page.table.id.split("/")[0]]["paper"]
+    about = page.table.about
     if (own := about.get("row", about.get("name"))) in page.rows:
         return own
     better = pd.Series([c["better"] for c in page.table.claims if c["block"] == block], dtype=object)

@@ -13,7 +13,8 @@ from fedlib.report import answer, marks, plots, text, tuning
 
 
 class Page:
-    """What the records say about a table, in the profile asked for and in mini beside it.
+    """What the records say about a table, by its name or a `tables.Table`, in the profile asked for and in mini beside
+    it.
 
     Each block of columns is shown in one profile: the one asked for where it has the block, else mini. seeds: those
     that are read; () or None: the table's. mode = "run" trains what is missing first. when: tested "before" or "after"
@@ -24,7 +25,7 @@ class Page:
     cells      printed and ours          averages the same of the means        values   a line for each seed
     """
 
-    def __init__(self, ident: str, profile: str = "lite", seeds=None, mode: str = "read", device: str = "cpu",
+    def __init__(self, ident, profile: str = "lite", seeds=None, mode: str = "read", device: str = "cpu",
                  when: str = ""):
         self.table, self.profile, self.seeds, self.when = tables.load_table(ident), profile, seeds or None, when
         self.results = batch.ensure(self.table, profile, self.seeds, mode, device)
@@ -287,7 +288,7 @@ class Page:
         wide = wide.reindex([row for row in self.rows if row in wide.index])
         if len(wide) <= 4:
             return list(wide.index)
-        name = tables.papers()[self.table.id.split("/")[0]]["paper"]["name"]
+        name = self.table.about.get("name", "")
         own = [*(answer.subject_of(self, b) for b in wide), *wide.index[wide.index.str.startswith(f"{name} (")][:1]]
         known = [row for row in own if row in wide.index][:1] + [row for row in ("FedAvg",) if row in wide.index]
         others = wide[[self.table.printed_row(r) == r and r.split(", ")[0] not in known for r in wide.index]]

@@ -7,6 +7,7 @@ import pandas as pd
 from fedlib.core.errors import pick
 from fedlib.engine.records import results_folder
 from fedlib.experiments import claims, evidence, failures, tables
+from fedlib.experiments import compared as comparisons
 from fedlib.experiments import power as powers
 
 CLAIM = ["id", "paper", "table", "block", "profile", "rows", "verdict", "reason", "direction", "over", "mean", "half",
@@ -29,8 +30,56 @@ def shown(ident: str, profile: str, results: Path | None = None, rule: str | Non
     cells = tables.compare(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)
     judged = claims.judge_claims(table, profile, results, rule, when)
-    return {"table": ident, "profile": profile, "select": rule or table.select, "cells": plain(cells),
+    return {"table": table.id, "profile": profile, "select": rule or table.select, "cells": plain(cells),
             "rows": plain(rows), "claims": plain(judged)}
+
+
+def as_form(table: tables.Table, profile: str, cells: pd.DataFrame, form: str) -> str:
+    """The cells for another program: "csv" has a line for each, "markdown", "latex" and "html" a table for each block."""
+    if form == "csv":
+        return cells.to_csv(index=False).rstrip("\n")
+    write = {"markdown": in_markdown, "latex": in_latex, "html": lambda frame, title: frame.to_html(border=0)}[form]
+    return "\n\n".join(write(tables.wide(table, cells, b), table.blocks[b]["title"])
+                       for b in tables.shown_blocks(table, profile) if (cells[cells.block == b].n > 0).any())
+
+
+def in_markdown(frame: pd.DataFrame, title: str) -> str:
+    """A table of text in Markdown."""
+    lines = [[title, *map(str, frame.columns)], ["---"] * (len(frame.columns) + 1),
+             *([str(row), *map(str, line)] for row, line in zip(frame.index, frame.values, strict=True))]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def in_latex(frame: pd.DataFrame, title: str) -> str:
+    """The same in LaTeX, for the package booktabs."""
+    frame = frame.astype(str).replace({"±": r"$\\pm$", "–": "--"}, regex=True)
+    frame.index = frame.index.str.replace(r"([_%&#$])", r"\\\1", regex=True)
+    return frame.rename(columns=lambda c: str(c).replace("_", r"\_")).style.to_latex(
+        hrules=True, caption=title.replace("_", r"\_"))
+
+
+# runs of one's own, side by side
+
+def compared(files: list[Path], to: str = "", rule: str | None = None) -> tuple[tables.Table, dict]:
+    """Runs that are there as a table, and {"cells", "rows", "differences"}: `fedlib.experiments.compared`."""
+    table, results = comparisons.of_records(files)
+    return table, {"cells": plain(tables.compare(table, comparisons.PROFILE, results, rule)),
+                   "rows": plain(evidence.of_rows(table, comparisons.PROFILE, results, rule)),
+                   "differences": plain(comparisons.differences(table, results, to, rule))}
+
+
+def compared_text(table: tables.Table, found: dict) -> str:
+    """The same for a reader."""
+    cells = pd.DataFrame(found["cells"]).astype({k: float for k in ("printed", "ours", "half", "difference")})
+    lines = ["accuracy in %, ± half of the 95 % interval, n seeds"]
+    for block in table.blocks:
+        lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
+        lines += [f"  {d['row']} minus {d['to']}: {d['mean']:+.2f}"
+                  + ("" if d["half"] is None else f" ± {d['half']:.2f}") + f", n = {d['n']}"
+                  for d in found["differences"] if d["block"] == block]
+        rising = [r["row"] for r in found["rows"] if (r["block"], r["setting"]) == (block, "avg") and not r["settled"]]
+        lines += [f"  still rising at the end: {', '.join(rising)}"] if rising else []
+    return "\n".join(lines)
 
 
 def shown_text(found: dict) -> str:

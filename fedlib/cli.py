@@ -89,17 +89,26 @@ def datasets(as_json):
 
 @cli.command()
 @click.argument("name")
-@click.option("--from", "root", type=click.Path(path_type=Path), help="Your raw files [default: FEDLIB_RAW].")
+@click.option("--from", "root", type=click.Path(path_type=Path),
+              help="Your raw files [default: FEDLIB_RAW]; of a new NAME your own pictures, or a CSV.")
 @click.option("--size", type=int, help="Pixels per side (images), or tokens per text.")
 @click.option("--domains", help="Download only what these need, like mnist,usps.")
 @click.option("--skip-corrupt", is_flag=True, help="Leave unreadable images out; the manifest names them.")
 @click.option("--download", is_flag=True, help="Get the published files even where FEDLIB_RAW is set.")
-def data(name, root, size, domains, skip_corrupt, download):
+@click.option("--layout", help="Of your own: what its folders are, like class/site or site/class/patient.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of your own: of the test part that is drawn [default: 0].")
+def data(name, root, size, domains, skip_corrupt, download, layout, seed):
     """Prepare a dataset: raw files to one tensor file and a manifest.
 
-    Without --from and FEDLIB_RAW the published files are downloaded; a download that was cut continues.
+    Without --from and FEDLIB_RAW the published files are downloaded; a download that was cut continues. With --from, a
+    NAME that no set has is that of your own: FOLDER/site/class/pictures, FOLDER/site/split/class/pictures, or a CSV
+    with the columns path (or text), label, site and, where there are any, split and patient.
     """
-    from fedlib.datasets import prepare
+    from fedlib.datasets import prepare, registry
+    if root and name not in registry.DATASETS or layout or seed is not None:
+        own = registry.own_files()
+        return click.echo(prepare.summary(own.prepare_own(name, root, size, layout or "", seed or 0, skip_corrupt,
+                                                          click.echo)))
     wanted = tuple(filter(None, (domains or "").split(",")))
     click.echo(prepare.summary(prepare.prepare(name, size, root, click.echo, skip_corrupt, download, wanted)))
 

@@ -168,19 +168,27 @@ def in_csv(path: Path, ignored: Counter) -> tuple[str, list[Sample]]:
 
     UserError: not UTF-8, no CSV, a column missing, a split that is none, a picture that is listed twice or absent.
     """
+    rows, columns = table(path)
+    content = [c for c in CONTENT if c in columns]
+    absent = [c for c in ("label", "site") if c not in columns] + ["path (or text)"] * (not content)
+    if absent:
+        raise UserError(f"{path} lacks the column {absent[0]} (it has: {', '.join(columns) or 'none'})")
+    if len(content) > 1:
+        raise UserError(f"{path} has the columns path and text: leave one of them out")
+    return CONTENT[content[0]], list(_rows(path, rows, content[0], ignored))
+
+
+def table(path: Path) -> tuple[list[dict], list[str]]:
+    """The rows of a CSV, each with the "line" that it ends in, and its columns in small letters; , ; or tab separates.
+
+    UserError: not UTF-8, no CSV.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
         head = text.partition("\n")[0]
         rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
         columns = rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
-        content = [c for c in CONTENT if c in columns]
-        absent = [c for c in ("label", "site") if c not in columns] + ["path (or text)"] * (not content)
-        if absent:
-            there = ", ".join(filter(None, columns)) or "none"
-            raise UserError(f"{path} lacks the column {absent[0]} (it has: {there})")
-        if len(content) > 1:
-            raise UserError(f"{path} has the columns path and text: leave one of them out")
-        return CONTENT[content[0]], list(_rows(path, rows, content[0], ignored))
+        return [row | {"line": rows.line_num} for row in rows], [c for c in columns if c]
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); save it as CSV UTF-8") from None
     except (OSError, csv.Error) as error:
@@ -190,6 +198,7 @@ def in_csv(path: Path, ignored: Counter) -> tuple[str, list[Sample]]:
 def _rows(path: Path, rows, content: str, ignored: Counter):
     lines = {}
     for row in rows:
+        line = row["line"]
         row = {k: unicodedata.normalize("NFC", v.strip()) for k, v in row.items() if k and isinstance(v, str)}
         empty = next((c for c in (content, "label", "site") if not row.get(c)), None)
         if empty:
@@ -197,13 +206,13 @@ def _rows(path: Path, rows, content: str, ignored: Counter):
             continue
         split = row.get("split", "").lower()
         if split and split not in SPLITS:
-            raise UserError(f"{path}, line {rows.line_num}: the split '{split[:20]}' is not train, val or test")
+            raise UserError(f"{path}, line {line}: the split '{split[:20]}' is not train, val or test")
         what = row[content]
         if content == "path":
             what = path.parent / what.replace("\\", "/")
             if what in lines:
-                raise UserError(f"{path}, line {rows.line_num}: {row[content]} stands in line {lines[what]} too")
-            lines[what] = rows.line_num
+                raise UserError(f"{path}, line {line}: {row[content]} stands in line {lines[what]} too")
+            lines[what] = line
         yield Sample(plain(row["site"]), row["label"], what, SPLITS.get(split), row.get("patient", ""))
     check_listed(list(lines), str(path))
 
@@ -227,6 +236,37 @@ def one_spelling(samples: list[Sample], say) -> list[Sample]:
         if len(some) > 1:
             say(f"taken as one class: {', '.join(sorted(some))}")
     return [s._replace(label=spelled[s.label.strip().casefold()].most_common(1)[0][0]) for s in samples]
+
+
+def new(places: list, kind: str, size: int, words: list, skip: list | None = None) -> tuple[list[str], np.ndarray]:
+    """Names and arrays of pictures in files and folders, or of the texts of CSVs, as a prepared set holds them.
+
+    words: of the set, in the order of their ids; skip: as in `decode`. UserError: nothing there, a corrupt picture.
+    """
+    files = []
+    for place in map(Path, places):
+        inside = sorted(p for p in place.rglob("*") if not p.name.startswith(".")) if place.is_dir() else [place]
+        files += [p for p in inside if p.suffix.lower() in (SUFFIXES if kind == "images" else (".csv",))]
+    if not files:
+        ends = ", ".join(sorted(SUFFIXES)) if kind == "images" else ".csv with a column text"
+        raise UserError(f"nothing to predict in {', '.join(map(str, places))}: this model takes {ends}")
+    check_listed(files, "predict")
+    if kind == "images":
+        x, _, good = decode(files, size, "pictures", skip)
+        return [str(files[i]) for i in np.flatnonzero(good)], x
+    texts = [text for path in files for text in texts_in(path)]
+    return texts, ids(texts, words, size)
+
+
+def texts_in(path: Path) -> list[str]:
+    """The column text of a CSV. UserError: it has none, or no rows."""
+    rows, columns = table(path)
+    if "text" not in columns:
+        raise UserError(f"{path} lacks the column text (it has: {', '.join(columns) or 'none'})")
+    found = [row["text"].strip() for row in rows if (row["text"] or "").strip()]
+    if not found:
+        raise UserError(f"{path} has no texts")
+    return found
 
 
 # parts

@@ -152,7 +152,7 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
 BAD = {
     "command": ("trian FedAvg", "unknown command 'trian'; did you mean 'train'? (commands: "),
     "option": ("train FedAvg --out {out} --sede 1", "No such option"),
-    "argument": ("train --out {out}", "Missing argument 'METHOD'"),
+    "argument": ("train --out {out}", "name one method: METHOD (`fedlib methods` lists them) or --from FILE.py"),
     "method": ("train FedProks --out {out}", "unknown method 'FedProks'; did you mean 'FedProx'? (known: "),
     "method and setting": ("train FedProks --set mu=1 --out {out}", "did you mean 'FedProx'?"),
     "dataset": ("train FedAvg --data mini_digit --out {out}", "did you mean 'mini_digits'?"),

@@ -138,8 +138,9 @@ def in_folders(root: Path, layout: str, ignored: Counter) -> list[Sample]:
         if path.suffix.lower() not in SUFFIXES:
             ignored[f"{path.suffix.lower() or 'files without an ending'}"] += 1
             continue
-        names = dict(zip(wanted or usual(folders[:-1]), folders[:-1]))
-        if len(names) != len(folders) - 1 or "class" not in names or names.get("split", "train").lower() not in SPLITS:
+        levels = wanted or usual(folders[:-1])
+        names = dict(zip(levels, folders[:-1]))
+        if len(levels) != len(folders) - 1 or names.get("split", "train").lower() not in SPLITS:
             elsewhere.append(path)
             continue
         samples.append(Sample(plain(names.get("site", "all")), names["class"], path,
@@ -157,10 +158,10 @@ def in_folders(root: Path, layout: str, ignored: Counter) -> list[Sample]:
 
 
 def usual(folders: list[str]) -> list[str]:
-    """What the folders above a picture are taken for where nobody says it; []: for nothing."""
+    """What the folders above a picture are taken for where nobody says it; ["?", ...]: for nothing."""
     if len(folders) == 3 and folders[1].lower() in SPLITS:
         return ["site", "split", "class"]
-    return ["site", "class"] if len(folders) == 2 else []
+    return ["site", "class"] if len(folders) == 2 else ["?"] * (len(folders) + 1)
 
 
 def in_csv(path: Path, ignored: Counter) -> tuple[str, list[Sample]]:

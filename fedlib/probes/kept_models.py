@@ -2,7 +2,7 @@
 
 One safetensors file for a run. A method that ends with one net for all has its entries under "<id>/net/" of one client;
 one that ends with a net of its own at each client has those of all. Beside them lies what a prediction asks the client
-for, seen by watching one: entries of its state and of the last message, counts of its labels.
+for, seen by watching one: entries of its state and of the last message, counts of its labels, a mean feature.
 """
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlib.core import schema
 from fedlib.core.errors import UserError, pick
@@ -95,11 +95,15 @@ def entries(worker: Worker, server, run: Run) -> dict:
         client.got = to_device(server.broadcast(client.id), worker.device)
         worker.method.receive(client, client.got)
         worker.method.adapt(client)
-    seen = Watched(client)
+    seen = Watched(client, scratch={}, state=Asked(client.state), got=Asked(client.got), train=Watched(client.train))
     predicted(worker, client.test.x[:2], client.test.normal, seen)
     kept = {"net": client.net.state_dict(), "state": seen.state.found(), "got": seen.got.found()}
-    if "train" in seen.asked:
+    if "y" in seen.train.asked:
         kept["counts"] = client.train.y.bincount(minlength=len(client.classes))
+    if "x" in seen.train.asked:
+        if not isinstance(client.net.body, nn.Identity):
+            raise UserError(f"{run.method} predicts with its training samples, which no model keeps, in this net")
+        kept["mean"] = client.train.x.float().mean(0)       # of features; it asks for no more of them
     if run.net.head in ("frozen", "own"):
         kept["head"] = client.net.head.weight
     return kept
@@ -126,15 +130,18 @@ class Asked(dict):
 
 
 class Watched:
-    """Stands for a client in a prediction, and notes what it is asked for."""
+    """Stands for a client, or a split, in a prediction, and notes what it is asked for beside what it is given."""
 
-    def __init__(self, client: Client):
-        self.client, self.asked, self.scratch = client, set(), {}
-        self.state, self.got = Asked(client.state), Asked(client.got)
+    def __init__(self, held, **given):
+        self.held, self.asked = held, set()
+        vars(self).update(given)
 
     def __getattr__(self, name):
         self.asked.add(name)
-        return getattr(self.client, name)
+        return getattr(self.held, name)
+
+    def __len__(self):
+        return len(self.held)
 
 
 # use
@@ -166,7 +173,7 @@ def load(path: Path, device: str = "cpu", own: str | None = None) -> Kept:
         try:
             named[f"{client['domain']}:{client['id']}" if alike else client["domain"]] = worker_of(
                 run, about, client, held.get(client["id"], {}), device)
-        except (RuntimeError, KeyError) as error:
+        except RuntimeError as error:
             raise UserError(f"{path} does not fit its net ({prepare.why(error)}): it was made by another version") \
                 from error
     return Kept(about, run, named)
@@ -177,12 +184,13 @@ def worker_of(run: Run, about: dict, client: dict, held: dict, device: str) -> W
     counts = held.get("counts", torch.zeros(len(about["classes"]), dtype=torch.int64))
     y = torch.arange(len(counts)).repeat_interleave(counts)
     x = torch.zeros(0, *about["shape"], dtype=torch.int32 if about["kind"] == "tokens" else torch.float32)
+    x = held["mean"][None] if "mean" in held else x
     made = Client(client["id"], client["domain"], Split(x, y), Split(x, y), seed=run.seed, classes=about["classes"],
                   domains=about["domains"], head=held.get("head"))
     federation = Federation([made], about["classes"], {}, {}, words=len(about["words"]), head=held.get("head"))
     untrained = dataclasses.replace(run, net=dataclasses.replace(run.net, start="random"))      # no weights to look for
     worker = Worker(untrained, made, copy.deepcopy(initial_net(untrained, federation)), device)
-    made.net.load_state_dict({k: v.to(device) for k, v in held["net"].items()})
+    made.net.load_state_dict({k: v.to(device) for k, v in held.get("net", {}).items()})
     made.state, made.got = (to_device(held.get(k, {}), device) for k in ("state", "got"))
     return worker
 
@@ -190,7 +198,7 @@ def worker_of(run: Run, about: dict, client: dict, held: dict, device: str) -> W
 @torch.inference_mode()
 def predicted(worker: Worker, x: Tensor, normal: str, client=None) -> Tensor:
     """Probabilities `(N, C)` of samples as a prepared set has them, in evaluation mode."""
-    client, method = client or worker.client, worker.method
+    client, method = worker.client if client is None else client, worker.method
     worker.client.net.eval()
     parts = []
     for part in x.split(method.at_once):

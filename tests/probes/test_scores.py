@@ -1,4 +1,6 @@
 """Measures of a kept model, against what can be computed by hand."""
+import shutil
+
 import numpy as np
 import pytest
 from conftest import refusal, small_run
@@ -17,7 +19,7 @@ def test_six_samples_by_hand():
     assert (m["n"], m["confusion"]) == (6, [[2, 1], [1, 2]])
     assert m["accuracy"] == m["balanced"] == m["f1"] == pytest.approx(200 / 3)
     ranks = np.mean([P[j, 1] > P[i, 1] for i in range(3) for j in range(3, 6)])
-    assert m["auc"] == pytest.approx(ranks) and m["auc_by_class"] == {0: m["auc"], 1: m["auc"]}
+    assert m["auc"] == pytest.approx(ranks) and m["auc_by_class"] == pytest.approx({0: ranks, 1: ranks})
     # bins of a fifteenth: 0.9; 0.6 and 0.6 and 0.55 lie in [8/15, 9/15] (searchsorted to the left); 0.7; 0.8
     assert m["ece"] == pytest.approx(100 / 6 * (0.1 + abs(2 - 0.6 - 0.6 - 0.55) + 0.7 + 0.2))
 
@@ -40,6 +42,16 @@ def test_calibration_of_those_who_are_as_sure_as_they_are_right():
     assert scores.calibration_error(~right & False, np.full(20, 0.4)) == pytest.approx(0.4)
 
 
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder of prepared sets with tiny_digits, into which a test may prepare others."""
+    there = prepare.load_set("tiny_digits") and prepare.paths("tiny_digits", 28)
+    for path in there:
+        shutil.copy(path, tmp_path)
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+    monkeypatch.setitem(DATASETS, "turned_digits", Turned)
+
+
 class Turned:
     """Two domains of tiny_digits under other names, its classes in another order."""
     NAME, TITLE, DOMAINS, SIZES, BUILT_IN, ABOUT = "turned_digits", "T", ("scans", "far"), (28, 32), True, {}
@@ -53,9 +65,7 @@ class Turned:
         return {d: (x, 9 - y, part) for d, (x, y, part) in found.items()}, {}
 
 
-def test_on_another_set_labels_are_matched_by_their_names(tmp_path, monkeypatch):
-    monkeypatch.setitem(DATASETS, "turned_digits", Turned)
-    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+def test_on_another_set_labels_are_matched_by_their_names(elsewhere, tmp_path):
     shared = kept_models.load(kept_models.keep(small_run(rounds=4), tmp_path / "r"))
     here, there = (scores.evaluate(shared, name) for name in ("tiny_digits", "turned_digits"))
     assert there["sites"]["scans"] == here["sites"]["scans"] and there["sites"]["far"] == here["sites"]["street"]
@@ -68,11 +78,9 @@ def test_on_another_set_labels_are_matched_by_their_names(tmp_path, monkeypatch)
     assert len(scores.evaluate(own, "turned_digits", "street")["sites"]) == 2
 
 
-def test_sets_that_do_not_fit(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+def test_sets_that_do_not_fit(elsewhere, tmp_path, monkeypatch):
     kept = kept_models.load(kept_models.keep(small_run(net="linear"), tmp_path / "r"))
     refusal(lambda: scores.evaluate(kept, "mini_reviews"), "has no size 28")
-    monkeypatch.setitem(DATASETS, "turned_digits", Turned)
     monkeypatch.setattr(Turned, "CLASSES", ("cat", *Turned.CLASSES[1:]))
     refusal(lambda: scores.evaluate(kept, "turned_digits"), "unknown class of the model 'cat'")
     about = kept.about | {"data": kept.about["data"] | {"digest": "0" * 64}}

@@ -15,10 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedlib.core import schema
+from fedlib.core import machine, schema
 from fedlib.core.errors import UserError, pick
 from fedlib.core.federation import Client, Federation, Split, as_input
-from fedlib.core.machine import check_device
 from fedlib.core.params import flatten, to_device, unflatten
 from fedlib.datasets import prepare
 from fedlib.datasets.registry import reader_of
@@ -151,7 +150,7 @@ def load(path: Path, device: str = "cpu", own: str | None = None) -> Kept:
 
     UserError: it is none, or of a method or version that is not here.
     """
-    check_device(device)
+    machine.check_device(device)
     if own:
         own_code.method_name(own)
     path = Path(path)

@@ -10,6 +10,7 @@ import pytest
 import small_paper
 from conftest import numbers
 
+from fedlib.core.errors import UserError
 from fedlib.datasets import prepare
 from fedlib.engine import loop, records
 from fedlib.experiments import batch, tables
@@ -77,14 +78,18 @@ def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
 
-def test_a_gpu_is_taken_where_there_is_one_and_said(monkeypatch, capsys):
+def test_a_gpu_is_taken_where_there_is_one_and_said(monkeypatch):
     import torch
     from click.testing import CliRunner
 
     from fedlib import cli
     from fedlib.core import machine
     asked = []
-    monkeypatch.setattr(machine, "check_device", lambda device: asked.append(device) or pytest.fail("enough"))
+
+    def refused(device):
+        asked.append(device)
+        raise UserError("enough")
+    monkeypatch.setattr(machine, "check_device", refused)
     monkeypatch.setattr(machine, "described", lambda device: {"hardware": "A card"})
     for there, word, used, said in ((True, "auto", "cuda", "device: cuda (A card)\n"), (False, "auto", "cpu", ""),
                                     (True, "cuda:1", "cuda:1", ""), (True, "cpu", "cpu", "")):

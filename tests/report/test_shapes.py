@@ -29,6 +29,7 @@ def test_the_odd_files_show_the_same_pictures(tmp_path):
     modes = {domain: {Image.open(f).mode for f in files if f.parts[-3] == domain and f.stem.isdigit()}
              for domain in shapes.DOMAINS}
     assert modes["chalk"] <= {"I;16", "I"} and modes["paper"] == {"P", "RGBA"} and modes["neon"] == {"RGB"}
-    shown = image_folder.rgb(Image.open(tmp_path / "odd/neon/square/002.jpg"))
+    shown = np.asarray(image_folder.rgb(Image.open(tmp_path / "odd/neon/square/002.jpg")), int)
     same = np.asarray(Image.open(tmp_path / "plain/neon/square/002.png"), int)
-    assert np.abs(np.asarray(shown, int) - same).mean() < 8
+    far = [np.abs(shown - np.rot90(same, turns)).mean() for turns in range(4)]
+    assert far[0] < 12 and far[0] < min(far[1:]) - 3        # JPEG keeps less of the noise

@@ -124,5 +124,5 @@ $(STAMP):
 
 $(STAMP).trained: $(STAMP) | $(INSTALLED)
 	@for table in $(TABLES); do \
-	  $(STEP) "Train $$table" -- $(PY) -m fedlib run $$table --profile mini --seeds $(FRESH) --results $(RESULTS) || exit $$?; done
+	  $(STEP) "Train $$table" -- $(PY) -m fedlib run $$table --profile mini --device cpu --seeds $(FRESH) --results $(RESULTS) || exit $$?; done
 	@touch $@

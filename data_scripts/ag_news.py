@@ -113,15 +113,25 @@ def encode(texts: list, size: int) -> tuple[np.ndarray, list]:
     <pad> comes first, then the words by falling frequency over all texts (what is cut off counts), equally
     frequent ones by alphabet: the order of torchtext's build_vocab_from_iterator.
     """
+    words = vocabulary(texts)
+    return ids(texts, words, size), words
+
+
+def vocabulary(texts: list) -> list[str]:
+    """<pad>, then all words of the texts in the order of `encode`."""
     counts = Counter(word for text in tqdm(texts, desc="words", unit="text", leave=False, disable=None)
                      for word in tokens(text))
-    words = [PAD, *sorted(counts.keys() - {PAD}, key=lambda word: (-counts[word], word))]
-    ids = {word: i for i, word in enumerate(words)}
+    return [PAD, *sorted(counts.keys() - {PAD}, key=lambda word: (-counts[word], word))]
+
+
+def ids(texts: list, words: list, size: int) -> np.ndarray:
+    """x int32 (N,size): the places of each text's words in `words`, cut or padded with 0; others are left out."""
+    places = {word: i for i, word in enumerate(words)}
     x = np.zeros((len(texts), size), dtype=np.int32)
     for row, text in zip(x, tqdm(texts, desc="ids", unit="text", leave=False, disable=None)):
-        of_text = [ids[word] for word in tokens(text)][:size]
+        of_text = [places[word] for word in tokens(text) if word in places][:size]
         row[:len(of_text)] = of_text
-    return x, words
+    return x
 
 
 def every_fourth(y: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ def find_domains(root: Path, title: str, usual: tuple, spellings: dict) -> tuple
         place, d = partial
         raise UserError(f"{place} lacks the domain '{d}' of {title}: no folder named {' or '.join(spellings[d])}")
     raise UserError(f"no {title} in {root}: looked for the folders {', '.join(n[0] for n in spellings.values())} "
-                    f"there and below {', '.join(usual)}")
+                    f"there and below {', '.join(usual)}; pictures of your own need a name that no set has")
 
 
 def class_files(domain: str, folder: Path, spellings: dict, say=print) -> tuple[list, np.ndarray]:
@@ -94,17 +94,19 @@ def hold_out(y: np.ndarray, share: float, *names) -> np.ndarray:
     return part
 
 
-def decode(files: list, size: int, what: str, skip: list | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def decode(files: list, size: int, what: str, skip: list | None = None,
+           look=lambda i, image: None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read images as `rgb` and resize them as torchvision's Resize((size, size)) does on PIL images.
 
     Returns x uint8 (N,3,size,size), the shorter side of each source (N,), and which of the files these are: bool
     (len(files),). A file that is no image is a UserError that names it; with a list as `skip` it is left out instead
-    and noted there.
+    and noted there. look(i, image) sees every file as it was opened.
     """
     x = room((len(files), 3, size, size))
     shorter = np.empty(len(files), dtype=np.int64)
 
     def read(i, image):
+        look(i, image)
         shorter[i] = min(image.size)
         x[i] = channels_first(rgb(image), size)
 

@@ -14,7 +14,22 @@ from fedlib.core.errors import UserError, nearest, pick
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
 RESULTS = click.option("--results", type=click.Path(path_type=Path), help="Folder of records [default: results/].")
 PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
-DEVICE = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+
+
+def on_device(context, option, word: str) -> str:
+    """What --device stands for; a GPU that was found and not asked for is said."""
+    from fedlib.core import machine
+    device = machine.chosen(word)
+    if device != word and device != "cpu":
+        click.echo(f"device: {device} ({machine.described(device)['hardware']})", err=True)
+    return device
+
+
+DEVICE = click.option("--device", default="auto", show_default=True, callback=on_device,
+                      help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+CLIENT = click.option("--client", help="Whose net, where each client has its own: a site's name.")
+MODEL_OF = click.option("--from", "own", metavar="FILE.py:METHOD", help="MODEL's method, if it is your own.")
+CPU = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 
 
 class Group(click.Group):
@@ -89,17 +104,29 @@ def datasets(as_json):
 
 @cli.command()
 @click.argument("name")
-@click.option("--from", "root", type=click.Path(path_type=Path), help="Your raw files [default: FEDLIB_RAW].")
+@click.option("--from", "root", type=click.Path(path_type=Path),
+              help="Your raw files [default: FEDLIB_RAW]; of a new NAME your own pictures, or a CSV.")
 @click.option("--size", type=int, help="Pixels per side (images), or tokens per text.")
 @click.option("--domains", help="Download only what these need, like mnist,usps.")
 @click.option("--skip-corrupt", is_flag=True, help="Leave unreadable images out; the manifest names them.")
 @click.option("--download", is_flag=True, help="Get the published files even where FEDLIB_RAW is set.")
-def data(name, root, size, domains, skip_corrupt, download):
+@click.option("--layout", help="Of your own: what its folders are, like class/site or site/class/patient.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of your own: of the test part that is drawn [default: 0].")
+def data(name, root, size, domains, skip_corrupt, download, layout, seed):
     """Prepare a dataset: raw files to one tensor file and a manifest.
 
-    Without --from and FEDLIB_RAW the published files are downloaded; a download that was cut continues.
+    Without --from and FEDLIB_RAW the published files are downloaded; a download that was cut continues. With --from, a
+    NAME that no set has is that of your own: FOLDER/site/class/pictures, FOLDER/site/split/class/pictures, or a CSV
+    with the columns path (or text), label, site and, where there are any, split and patient.
     """
-    from fedlib.datasets import prepare
+    from fedlib.datasets import prepare, registry
+    if ".py" in name:
+        from fedlib.methods import own_code
+        name = own_code.dataset_name(name)
+    if root and name not in registry.DATASETS or layout or seed is not None:
+        own = registry.own_files()
+        return click.echo(prepare.summary(own.prepare_own(name, root, size, layout or "", seed or 0, skip_corrupt,
+                                                          click.echo)))
     wanted = tuple(filter(None, (domains or "").split(",")))
     click.echo(prepare.summary(prepare.prepare(name, size, root, click.echo, skip_corrupt, download, wanted)))
 
@@ -162,19 +189,21 @@ def partition(name, seed, out, picture, store, as_json):
 # train one method
 
 @cli.command()
-@click.argument("method")
-@click.option("--data", "dataset", default="mini_digits", show_default=True, help="Dataset.")
+@click.argument("method", required=False)
+@click.option("--from", "own", metavar="FILE.py:METHOD", help="A method of a file of your own, in METHOD's place.")
+@click.option("--data", "dataset", default="mini_digits", show_default=True, help="Dataset, or FILE.py:DATASET.")
 @click.option("--rounds", help="Communication rounds [default: 20].")
 @click.option("--seed", default="0", show_default=True)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE",
               help="A setting of the method, protocol, net or data: mu=0.1, lr=0.05, net=resnet10, clients=3,2,1,4.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Folder for the record.")
+@click.option("--save", is_flag=True, help="Keep the model beside the record, for `fedlib predict` and `evaluate`.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
               help="CPU threads. More can be faster; sums are then rounded differently.")
 @DEVICE
 @JSON
-def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
+def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, as_json):
     """Train METHOD and write one record below --out. Started again after a kill it continues."""
     import torch
     from tqdm import tqdm
@@ -182,20 +211,69 @@ def train(method, dataset, rounds, seed, sets, out, threads, device, as_json):
     from fedlib.core.machine import check_device
     from fedlib.engine import loop, records, stack
     from fedlib.engine.run import run_in_words
-    run = run_in_words(method, dataset, rounds, seed, sets)
+    from fedlib.methods import own_code
+    from fedlib.probes import kept_models
+    if bool(method) == bool(own):
+        raise UserError("name one method: METHOD (`fedlib methods` lists them) or --from FILE.py:METHOD")
+    run = run_in_words(own_code.method_name(own) if own else method, own_code.dataset_name(dataset), rounds, seed, sets)
     check_device(device)
     torch.set_num_threads(threads)
-    with tqdm(total=run.protocol.rounds, unit="round", desc=method, disable=None) as bar:
+    kept_models.check_data(run, out)
+    if save and (run.path(out).exists() > run.beside(out, kept_models.KIND).exists()):
+        click.echo("the record is there without its net: it is trained again to keep it", err=True)
+    with tqdm(total=run.protocol.rounds, unit="round", desc=run.method, disable=None) as bar:
         def say(event):
             bar.update(event["round"] - bar.n)
             bar.set_postfix_str(f"{event['acc']:.1f} %")
-        path = loop.train(run, out, device, say, stack=stack.usual(device))
+        how = {"device": device, "say": say, "stack": stack.usual(device)}
+        model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
+        path = loop.train(run, out, **how)
     record = records.read_record(path)
     if as_json:
-        return click.echo(json.dumps({"record": str(path), "acc": record["rounds"][-1]["acc"]}))
+        return click.echo(json.dumps({"record": str(path), "acc": record["rounds"][-1]["acc"]} | model))
     for domain, value in record["rounds"][-1]["acc"].items():
         click.echo(f"{domain:<14} {value:6.2f} %")
-    click.echo(f"record: {path}")
+    click.echo("\n".join(f"{what}: {where}" for what, where in {"record": path, **model}.items()))
+
+
+@cli.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))
+@MODEL_OF
+@CLIENT
+@click.option("--skip-corrupt", is_flag=True, help="Leave unreadable pictures out, and name them.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the CSV to this file.")
+@DEVICE
+def predict(model, pictures, own, client, skip_corrupt, out, device):
+    """What MODEL says of PICTURES, files or folders, or of the texts of a CSV: label and probabilities, as a CSV."""
+    from fedlib.core.files import write_bytes
+    from fedlib.probes import kept_models, predictions
+    kept, skipped = kept_models.load(model, device, own), [] if skip_corrupt else None
+    rows = predictions.predict(kept, pictures, client, skipped)
+    for line in skipped or ():
+        click.echo(f"left out: {line}", err=True)
+    text = predictions.as_csv(kept, rows)
+    if not out:
+        return click.echo(text, nl=False)
+    write_bytes(out, text.encode())
+    click.echo(f"{len(rows)} predictions: {out}")
+
+
+@cli.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", "dataset", required=True, help="A prepared dataset, or FILE.py:DATASET.")
+@MODEL_OF
+@CLIENT
+@click.option("--all", "every", is_flag=True, help="Every sample, not the test part only.")
+@DEVICE
+@JSON
+def evaluate(model, dataset, own, client, every, device, as_json):
+    """Accuracy, balanced accuracy, AUC, F1, calibration and confusion of MODEL at each site of a dataset."""
+    from fedlib.methods import own_code
+    from fedlib.probes import kept_models, scores
+    kept = kept_models.load(model, device, own)
+    found = scores.evaluate(kept, own_code.dataset_name(dataset), client, every)
+    click.echo(json.dumps(found, indent=1) if as_json else scores.in_words(found))
 
 
 @cli.command()
@@ -344,7 +422,7 @@ def status(table, profile, results, as_json):
 @cli.command()
 @click.option("--only", metavar="NAME", help="One workload [default: all].")
 @RESULTS
-@DEVICE
+@CPU
 def bench(only, results, device):
     """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records."""
     from fedlib.core.machine import check_device
@@ -436,7 +514,7 @@ def check(folder, results, tolerance, table, profile):
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(min=1), help="So many are trained again.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Begin after this .partial of the run.")
-@DEVICE
+@CPU
 @JSON
 def verify(files, rounds, checkpoint, device, as_json):
     """Check records that others made: is the run planned, are the data the same, does a round come out again?"""

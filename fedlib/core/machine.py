@@ -76,6 +76,11 @@ def cpu() -> str:
         return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
+def chosen(device: str) -> str:
+    """The device that a word stands for: "auto" is "cuda" where there is one, else "cpu"; others stay."""
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def check_device(device: str):
     """UserError unless torch can use the device."""
     try:

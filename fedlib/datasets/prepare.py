@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from fedlib.core import schema
 from fedlib.core.errors import UserError, pick
 from fedlib.core.files import moved_into
-from fedlib.datasets.registry import DATASETS, built_in, reader_of
+from fedlib.datasets.registry import built_in, every, reader_of
 
 FORMAT = 1
 TRAIN, VAL, TEST, PUBLIC = range(4)  # public samples never enter a federation
@@ -343,7 +343,7 @@ def _read_tensors(path, manifest, wanted, hash_limit) -> dict:
 
 def listing() -> list[dict]:
     """One entry for each dataset: name, title, domains, classes, sizes, those prepared here, licence."""
-    readers = {name: reader_of(name) for name in DATASETS}
+    readers = {name: reader_of(name) for name in every()}
     return [{"name": name, "title": r.TITLE, "domains": list(r.DOMAINS), "classes": len(r.CLASSES),
              "sizes": list(r.SIZES), "prepared": [s for s in r.SIZES if all(p.exists() for p in paths(name, s))],
              "licence": r.ABOUT.get("licence", "")} for name, r in readers.items()]

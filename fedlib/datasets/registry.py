@@ -15,6 +15,7 @@ of raw files that several sets share), PARTIAL = True (some of the domains will 
 import importlib
 import importlib.util
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from fedlib.core.errors import pick
@@ -30,12 +31,24 @@ def dataset(reader):
 
 def reader_of(name: str):
     """What reads a dataset. UserError when the name is unknown."""
-    reader = DATASETS[pick("dataset", name, DATASETS)]
+    known = DATASETS if name in DATASETS else every()
+    reader = known[pick("dataset", name, known)]
     if isinstance(reader, str):
         place, _, one_of_it = reader.partition(":")
         reader = importlib.import_module(place)
         reader = getattr(reader, one_of_it) if one_of_it else reader
     return reader
+
+
+def every() -> dict:
+    """All datasets: fedlib's, those that packages and programs registered, and users' own files that are prepared."""
+    own = importlib.import_module("fedlib.readers.own_sets").prepared()
+    return DATASETS | {name: reader for name, reader in own.items() if name not in DATASETS}
+
+
+def own_files():
+    """What reads pictures and texts of a user's own: the module data_scripts/own_files.py."""
+    return importlib.import_module("fedlib.readers.own_files")
 
 
 def built_in(name: str) -> bool:
@@ -54,4 +67,5 @@ def shipped() -> dict[str, str]:
         name: f"fedlib.readers.{place}" for name, place in readers.items()}
 
 
-DATASETS = shipped()        # name -> a reader, or where it is
+# name -> a reader, or where it is; other packages name theirs as entry points: NAME = "module:object"
+DATASETS = {point.name: point.value for point in entry_points(group="fedlib.datasets")} | shipped()

@@ -1,4 +1,5 @@
 """Drawn pictures of three shapes in three looks, as a folder of files: they stand for pictures of your own."""
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,28 @@ def draw(folder: Path, count: int = 40, seed: int = 0) -> list[Path]:
                 files.append(place / f"{i:03}.png")
                 picture(domain, shape, rng).save(files[-1])
     return files
+
+
+def odd(folder: Path, count: int = 40, seed: int = 0) -> list[Path]:
+    """The same as places store them: chalk in 16 bits, paper with palette or alpha, neon turned by EXIF. The files.
+
+    neon has no triangle, one file that is no picture, and a note.
+    """
+    folder, turned = Path(folder), Image.Exif()
+    turned[0x0112] = 6      # to be shown with a quarter turn to the right
+    for i, path in enumerate(draw(folder, count, seed)):
+        image = Image.open(path)
+        if "chalk" in path.parts[-3]:
+            Image.fromarray(np.asarray(image.convert("L"), np.uint16) * 257).save(path)
+        elif "paper" in path.parts[-3]:
+            (image.quantize(64) if i % 2 else image.convert("RGBA")).save(path)
+        else:
+            image.rotate(90).save(path.with_suffix(".jpg"), exif=turned, quality=95)
+            path.unlink()
+    shutil.rmtree(folder / "neon/triangle")
+    (folder / "neon/square/scan.jpg").write_bytes(b"cut off while it was copied")
+    (folder / "neon/note.txt").write_text("the triangles follow")
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def picture(domain: str, shape: str, rng: np.random.Generator, side: int = 48) -> Image.Image:

@@ -10,6 +10,7 @@ import pytest
 import small_paper
 from conftest import numbers
 
+from fedlib.core.errors import UserError
 from fedlib.datasets import prepare
 from fedlib.engine import loop, records
 from fedlib.experiments import batch, tables
@@ -75,6 +76,65 @@ def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "all_rounds", lambda *a: pytest.fail("trained again"))
     assert fedlib(*args)[:2] == (0, out)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_a_gpu_is_taken_where_there_is_one_and_said(monkeypatch):
+    import torch
+    from click.testing import CliRunner
+
+    from fedlib import cli
+    from fedlib.core import machine
+    asked = []
+
+    def refused(device):
+        asked.append(device)
+        raise UserError("enough")
+    monkeypatch.setattr(machine, "check_device", refused)
+    monkeypatch.setattr(machine, "described", lambda device: {"hardware": "A card"})
+    for there, word, used, said in ((True, "auto", "cuda", "device: cuda (A card)\n"), (False, "auto", "cpu", ""),
+                                    (True, "cuda:1", "cuda:1", ""), (True, "cpu", "cpu", "")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        done = CliRunner().invoke(cli.cli, ["train", "FedAvg", "--device", word])
+        assert (asked[-1], done.stderr) == (used, said)
+    assert {c: next(p.default for p in cli.cli.commands[c].params if p.name == "device") for c in cli.cli.commands
+            if any(p.name == "device" for p in cli.cli.commands[c].params)} == dict.fromkeys(
+        ("features", "train", "predict", "evaluate", "run", "tune", "campaign"), "auto") | dict.fromkeys(
+        ("bench", "verify"), "cpu")
+
+
+def test_a_folder_a_model_and_predictions_by_commands(fedlib, tmp_path, monkeypatch):
+    """Bright or dark pictures of two sites: prepared, trained, kept, evaluated, and new ones told apart."""
+    import numpy as np
+    from PIL import Image
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
+    rng = np.random.default_rng(0)
+    for place in [f"in/{site}/{name}/{i}.png" for site in "ab" for name in ("dark", "light") for i in range(12)]:
+        level = 60 if "dark" in place else 190
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.normal(level, 20, (20, 20)).clip(0, 255).astype(np.uint8)).save(tmp_path / place)
+    assert fedlib("train", "FedAvg", "--data", "mine")[0] == 2
+    code, out, _ = fedlib("data", "mine", "--from", tmp_path / "in", "--size", 16)
+    assert code == 0 and "a     9 + 3  9 + 3  20 x 20 px; grey 24" in out
+    train = ("train", "FedAvg", "--data", "mine", "--rounds", 5, "--set", "net=linear", "--set", "lr=0.001", "--out",
+             tmp_path / "runs")
+    assert fedlib(*train)[0] == 0
+    code, out, err = fedlib(*train, "--save")
+    model = tmp_path / "runs/mine" / out.split("model: ")[1].strip().split("/")[-1]
+    assert code == 0 and err == "the record is there without its net: it is trained again to keep it\n"
+    assert fedlib(*train, "--save", "--json")[1:] == (json.dumps(
+        {"record": str(model.with_suffix(".json")), "acc": {"a": 100.0, "b": 100.0}, "model": str(model)}) + "\n", "")
+    found = strict_json(fedlib("evaluate", model, "--data", "mine", "--json")[1])
+    assert {d: (m["accuracy"], m["auc"]) for d, m in found["sites"].items()} == {"a": (100, 1), "b": (100, 1)}
+    code, out, _ = fedlib("predict", model, tmp_path / "in/a", "--out", tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert code == 0 and f"24 predictions: {tmp_path / 'p.csv'}" in out and lines[0] == "path,label,dark,light"
+    assert all(line.split(",")[1] == line.split("/")[-2] for line in lines[1:])
+    assert fedlib("predict", model, tmp_path / "in/a")[1] == (tmp_path / "p.csv").read_text()
+    (tmp_path / "in/a/dark/0.png").unlink()
+    assert fedlib("data", "mine", "--from", tmp_path / "in", "--size", 16)[0] == 0
+    for again in (train, ("evaluate", model, "--data", "mine")):
+        code, out, err = fedlib(*again)
+        assert (code, out) == (2, "") and "prepared again" in err
 
 
 def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
@@ -152,7 +212,7 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
 BAD = {
     "command": ("trian FedAvg", "unknown command 'trian'; did you mean 'train'? (commands: "),
     "option": ("train FedAvg --out {out} --sede 1", "No such option"),
-    "argument": ("train --out {out}", "Missing argument 'METHOD'"),
+    "argument": ("train --out {out}", "name one method: METHOD (`fedlib methods` lists them) or --from FILE.py"),
     "method": ("train FedProks --out {out}", "unknown method 'FedProks'; did you mean 'FedProx'? (known: "),
     "method and setting": ("train FedProks --set mu=1 --out {out}", "did you mean 'FedProx'?"),
     "dataset": ("train FedAvg --data mini_digit --out {out}", "did you mean 'mini_digits'?"),
@@ -190,6 +250,13 @@ BAD = {
     "only": ("run i2pfl/table2 --only FedAvgg --results {out}", "unknown row, method or digest of i2pfl/table2 "
                                                                 "'FedAvgg'; did you mean 'FedAvg'?"),
     "jobs": ("run i2pfl/table2 --jobs 0 --results {out}", "Invalid value for '--jobs'"),
+    "own files": ("data mine --from {empty}", "no pictures (.bmp, .jpeg, .jpg, .png, .tif, .tiff, .webp) in {empty}"),
+    "own files of a published name": ("data pacs --from {empty} --layout class/site", "pacs is a published set"),
+    "own files nowhere": ("data mine --layout class/site", "where are the files of mine? Say --from FOLDER"),
+    "model": ("predict {empty}/none {empty}", "{empty}/none is no kept model"),
+    "model evaluated": ("evaluate {empty}/none --data tiny_digits", "`fedlib train --save` makes one"),
+    "file of a method": ("train --from mine.py:Mine --out {out}", "'mine.py:Mine' names no method of a file"),
+    "file of a dataset": ("train FedAvg --data mine.py:mine --out {out}", "'mine.py:mine' names no dataset of a file"),
     "raw folder": ("data office_caltech --from {empty}", "{empty}"),
     "no raw folder": ("data pacs --from {empty}/none", "no such folder: {empty}/none"),
     "data set": ("data office --from {empty}", "did you mean 'office_caltech'?"),

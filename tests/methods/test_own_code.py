@@ -1,0 +1,101 @@
+"""Methods and datasets of a user's own file or package: found by name, never in the place of what is there."""
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, refusal
+
+from fedlib.datasets.registry import DATASETS
+from fedlib.methods import METHODS, own_code
+
+METHOD = """
+from fedlib import FedAvg, method
+
+@method
+class {name}(FedAvg):
+    mu: float = 0.1
+    limit = dict(mu=0.0), "FedAvg"
+
+    def loss(self, net, x, y, client):
+        return super().loss(net, x, y, client) + self.mu * sum(p.square().sum() for p in net.parameters())
+"""
+SET = """
+import numpy as np
+from fedlib import dataset
+from beside import CLASSES
+
+@dataset
+class Noise:
+    NAME, TITLE, DOMAINS, CLASSES, SIZES, BUILT_IN = "my_noise", "Noise", ("a", "b"), CLASSES, (28,), True
+    ABOUT, FILES, HOW = {}, (), ""
+
+    @staticmethod
+    def read(root, size, say=print, skip=None):
+        x = np.random.default_rng(0).integers(0, 255, (40, 3, 28, 28), dtype=np.uint8)
+        part = np.repeat(np.array([0, 2], np.uint8), [30, 10])
+        return {d: (x, np.arange(40) % 2, part) for d in Noise.DOMAINS}, {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch, tmp_path):
+    """What a test registers is gone after it."""
+    before = [(known, dict(known)) for known in (METHODS, DATASETS)]
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for known, old in before:
+        for name in set(known) - set(old):
+            del known[name]
+    for name in [n for n in sys.modules if n.startswith("own_") or n == "beside"]:
+        del sys.modules[name]
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_a_method_and_a_set_of_one_file_are_trained(fedlib, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
+    write(tmp_path / "beside.py", "CLASSES = ('x', 'y')")
+    mine = write(tmp_path / "mine.py", METHOD.format(name="MyDecay") + SET)
+    words = ("--data", f"{mine}:my_noise", "--rounds", 1, "--set", "net=linear", "--out", tmp_path / "runs")
+    code, out, _ = fedlib("train", "--from", f"{mine}:MyDecay", *words, "--set", "mu=0.5", "--save")
+    path, = (tmp_path / "runs/my_noise").glob("MyDecay-*.json")
+    assert code == 0 and f"record: {path}" in out
+    METHODS.pop("MyDecay"), sys.modules.pop("own_mine"), DATASETS.pop("my_noise")      # as in another process
+    code, _, err = fedlib("evaluate", path, "--data", "tiny_digits")
+    assert code == 2 and "is of the method MyDecay, which is not known here" in err
+    code, out, _ = fedlib("evaluate", path, "--data", f"{mine}:Noise", "--from", f"{mine}:MyDecay")
+    assert code == 0 and "all sites" in out
+
+
+def test_mistakes_in_files_of_ones_own(tmp_path):
+    mine = write(tmp_path / "mine.py", METHOD.format(name="MyDecay"))
+    for word in ("mine.py", str(mine), f"{tmp_path}/absent.py:MyDecay", "MyDecay"):
+        refusal(lambda word=word: own_code.method_name(word), "write FILE.py:NAME")
+    refusal(lambda: own_code.method_name(f"{mine}:MyDecy"), "did you mean 'MyDecay'?")
+    refusal(lambda: own_code.dataset_name(f"{mine}:my_set"), "registers no dataset: write @dataset")
+    assert own_code.dataset_name("pacs") == "pacs" and own_code.method_name(f"{mine}:MyDecay") == "MyDecay"
+    taken, fedavg = write(tmp_path / "taken.py", METHOD.format(name="FedProx")), METHODS["FedProx"]
+    refusal(lambda: own_code.method_name(f"{taken}:FedProx"), "registers FedProx, which is there already")
+    assert METHODS["FedProx"] is fedavg and "own_taken" not in sys.modules
+    for text, words in (("x = 1\nx.y", "AttributeError"), ("def f(:", "line 1"), ("import not_here", "not_here")):
+        refusal(lambda text=text: own_code.method_name(f"{write(tmp_path / 'bad.py', text)}:A"), "cannot be run", words)
+
+
+def test_a_package_names_its_methods_and_sets_as_entry_points(tmp_path):
+    """In a process of its own: they are read when fedlib is imported."""
+    about = tmp_path / "mine-1.0.dist-info"
+    about.mkdir()
+    write(about / "METADATA", "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    write(about / "entry_points.txt", "[fedlib.methods]\nMyDecay = mine:MyDecay\n"
+          "[fedlib.datasets]\nmy_noise = mine:Noise\npacs = mine:Noise\n")
+    write(tmp_path / "beside.py", "CLASSES = ('x', 'y')")
+    write(tmp_path / "mine.py", METHOD.format(name="MyDecay") + SET)
+    program = ("from fedlib import METHODS; from fedlib.datasets.registry import reader_of as r; "
+               "print(METHODS['MyDecay'].mu, r('my_noise').TITLE, r('pacs').TITLE)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert done.stdout == "0.1 Noise PACS\n", done.stderr

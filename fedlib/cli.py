@@ -13,7 +13,16 @@ from fedlib.core.errors import UserError, nearest, pick
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
 RESULTS = click.option("--results", type=click.Path(path_type=Path), help="Folder of records [default: results/].")
+SELECT = click.option("--select", "rule",
+                      help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
 PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
+
+
+def FORM(command):
+    """Options for other programs."""
+    for form in ("csv", "latex", "html", "markdown"):
+        command = click.option(f"--{form}", "form", flag_value=form, help=f"Print {form}.")(command)
+    return command
 
 
 def on_device(context, option, word: str) -> str:
@@ -457,14 +466,18 @@ def show_progress():
 @cli.command()
 @click.argument("table", required=False)
 @PROFILE
-@click.option("--select", "rule", help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
+@SELECT
 @click.option("--when", type=click.Choice(["before", "after"]),
               help="Tested before or after a round's local training [default: as each row says].")
 @click.option("--why", metavar="CLAIM", help="From a claim of `fedlib claims` to the records behind its verdict.")
+@FORM
 @RESULTS
 @JSON
-def show(table, profile, rule, when, why, results, as_json):
-    """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims."""
+def show(table, profile, rule, when, why, form, results, as_json):
+    """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims.
+
+    TABLE: one that `fedlib tables` lists, or FILE.toml/NAME, a table of your own.
+    """
     from fedlib.report import shown
     if why:
         found, text = shown.why(why, results), shown.why_text
@@ -472,7 +485,27 @@ def show(table, profile, rule, when, why, results, as_json):
         found, text = shown.shown(table, profile, results, rule, when or ""), shown.shown_text
     else:
         raise UserError("name a table, or a claim with --why (`fedlib tables` and `fedlib claims` list them)")
+    if form and not why:
+        return click.echo(shown.as_form(table, profile, found["cells"], form))
     click.echo(json.dumps(found, indent=1) if as_json else text(found))
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--to", default="", metavar="ROW", help="The row that the others are compared with [default: FedAvg].")
+@SELECT
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the curves to this file, .svg, .pdf or .png.")
+@FORM
+@JSON
+def compare(runs, to, rule, picture, form, as_json):
+    """Set RUNS side by side, records of `fedlib train` or folders of them: rows, intervals, differences by seed."""
+    from fedlib.report import shown
+    table, found = shown.compared(list(runs), to, rule)
+    if picture:
+        shown.draw_curves(table, found["results"], picture)
+    if form:
+        return click.echo(shown.as_form(table, found["profile"], found["cells"], form))
+    click.echo(json.dumps(found, indent=1) if as_json else shown.compared_text(table, found))
 
 
 @cli.command("claims")

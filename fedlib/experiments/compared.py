@@ -1,4 +1,4 @@
-"""A table of runs that are there already, whatever they were planned for: rows and blocks are read from their records."""
+"""A table of runs that are there, whatever they were planned for: rows and blocks are read from their records."""
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -12,6 +12,7 @@ from fedlib.core.errors import UserError, pick
 from fedlib.engine import records
 from fedlib.engine.run import Run, plan
 from fedlib.experiments.statistics import interval
+from fedlib.methods import own_code
 
 PAPERS = resources.files("fedlib") / "papers"
 CONSTANT, COMMON = "constant answer", "one constant answer for all"     # the rows of `Table.references`
@@ -29,7 +30,7 @@ VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
                 "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
 HOW = {"data": dict, "net": dict, "protocol": dict}
-PAPER = {"paper?": dict, "methods?": {str: VALUES},
+PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str]}
                     | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
@@ -249,7 +250,8 @@ def load_table(ident: "str | Table") -> Table:
     """The table "paper/table", or "FILE.toml/table" of a file of one's own; a Table as it is. UserError with the
     nearest name when there is none.
 
-    A file is as those of the papers are; beside it may lie FILE.csv with printed numbers.
+    A file is as those of the papers are. `code` names Python files beside it that register methods and datasets; in
+    FILE.csv may lie printed numbers.
     """
     if isinstance(ident, Table):
         return ident
@@ -257,6 +259,8 @@ def load_table(ident: "str | Table") -> Table:
     if paper_id.endswith(".toml"):
         content, typed = paper(Path(paper_id)), Path(paper_id).with_suffix(".csv")
         pick(f"table of {paper_id}", name, content["tables"])
+        for file in content.get("code", []):
+            own_code.load(Path(paper_id).parent / file)
     else:
         pick("table", ident, idents())
         content, typed = papers()[paper_id], PAPERS / f"{paper_id}.csv"

@@ -24,15 +24,23 @@ def registered(word: str, known: dict, what: str) -> str:
     path = Path(place).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
         raise UserError(f"'{word}' names no {what} of a file: write FILE.py:NAME, with a file that is there")
-    own = f"own_{path.stem}"
-    if getattr(sys.modules.get(own), "__file__", None) != str(path):
-        run(path, own)
+    own = load(path)
     found = {k: v for k, v in known.items() if getattr(v, "__module__", getattr(v, "__name__", "")) == own}
     found |= {getattr(v, "__name__", k): v for k, v in found.items()}
     if not found:
         raise UserError(f"{path} registers no {what}: write @{what} above its class (from fedlib import {what})")
     mine = found[pick(f"{what} of {path.name}", name, found)]
     return next(k for k, v in known.items() if v is mine)
+
+
+def load(path: Path) -> str:
+    """Run the file once; the name of its module. UserError: there is none, or it fails."""
+    path, own = path.resolve(), f"own_{path.stem}"
+    if not path.is_file():
+        raise UserError(f"{path} is not there")
+    if getattr(sys.modules.get(own), "__file__", None) != str(path):
+        run(path, own)
+    return own
 
 
 def run(path: Path, own: str):

@@ -1,10 +1,11 @@
 """Tables, claims and what stands behind them as the command line gives them: as plain data, or as text."""
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 
-from fedlib.core.errors import pick
+from fedlib.core.errors import UserError, pick
 from fedlib.engine.records import results_folder
 from fedlib.experiments import claims, evidence, failures, tables
 from fedlib.experiments import compared as comparisons
@@ -34,13 +35,19 @@ def shown(ident: str, profile: str, results: Path | None = None, rule: str | Non
             "rows": plain(rows), "claims": plain(judged)}
 
 
-def as_form(table: tables.Table, profile: str, cells: pd.DataFrame, form: str) -> str:
-    """The cells for another program: "csv" has a line for each, "markdown", "latex" and "html" a table for each block."""
+def as_form(table: tables.Table | str, profile: str, cells: list[dict], form: str) -> str:
+    """The cells for another program: "csv" has a line for each, "markdown", "latex", "html" a table for each block."""
+    table, cells = tables.load_table(table), frame_of(cells)
     if form == "csv":
         return cells.to_csv(index=False).rstrip("\n")
     write = {"markdown": in_markdown, "latex": in_latex, "html": lambda frame, title: frame.to_html(border=0)}[form]
     return "\n\n".join(write(tables.wide(table, cells, b), table.blocks[b]["title"])
                        for b in tables.shown_blocks(table, profile) if (cells[cells.block == b].n > 0).any())
+
+
+def frame_of(cells: list[dict]) -> pd.DataFrame:
+    """Cells as `tables.compare` has them."""
+    return pd.DataFrame(cells).astype({k: float for k in ("printed", "ours", "half", "difference")})
 
 
 def in_markdown(frame: pd.DataFrame, title: str) -> str:
@@ -52,25 +59,41 @@ def in_markdown(frame: pd.DataFrame, title: str) -> str:
 
 def in_latex(frame: pd.DataFrame, title: str) -> str:
     """The same in LaTeX, for the package booktabs."""
-    frame = frame.astype(str).replace({"±": r"$\\pm$", "–": "--"}, regex=True)
-    frame.index = frame.index.str.replace(r"([_%&#$])", r"\\\1", regex=True)
-    return frame.rename(columns=lambda c: str(c).replace("_", r"\_")).style.to_latex(
-        hrules=True, caption=title.replace("_", r"\_"))
+    signs = {"±": r"$\pm$", "–": "--", r"\|": r"$\vert$"}
+    plain = frame.astype(str).replace({k: v.replace("\\", "\\\\") for k, v in signs.items()}, regex=True)
+    return plain.rename(index=escaped, columns=escaped).style.to_latex(hrules=True, caption=escaped(title))
+
+
+def escaped(text) -> str:
+    """Text in which LaTeX finds no commands."""
+    return re.sub(r"([_%&#$])", r"\\\1", str(text))
 
 
 # runs of one's own, side by side
 
 def compared(files: list[Path], to: str = "", rule: str | None = None) -> tuple[tables.Table, dict]:
-    """Runs that are there as a table, and {"cells", "rows", "differences"}: `fedlib.experiments.compared`."""
+    """Runs that are there as a table, and {"profile", "results", "cells", "rows", "differences"}:
+    `fedlib.experiments.compared`."""
     table, results = comparisons.of_records(files)
-    return table, {"cells": plain(tables.compare(table, comparisons.PROFILE, results, rule)),
+    return table, {"profile": comparisons.PROFILE, "results": str(results),
+                   "cells": plain(tables.compare(table, comparisons.PROFILE, results, rule)),
                    "rows": plain(evidence.of_rows(table, comparisons.PROFILE, results, rule)),
                    "differences": plain(comparisons.differences(table, results, to, rule))}
 
 
+def draw_curves(table: tables.Table, results: Path, picture: Path):
+    """The mean over the domains after each round, a panel for each block, as a file. UserError: of no known kind."""
+    from fedlib.report import plots
+    kinds = (".svg", ".pdf", ".png")
+    if picture.suffix not in kinds:
+        raise UserError(f"'{picture}' is no picture's name: end it with {', '.join(kinds)}")
+    frame = tables.curves(table, comparisons.PROFILE, Path(results))
+    plots.curves(frame, panel="block" if frame.block.nunique() > 1 else None).savefig(picture, bbox_inches="tight")
+
+
 def compared_text(table: tables.Table, found: dict) -> str:
     """The same for a reader."""
-    cells = pd.DataFrame(found["cells"]).astype({k: float for k in ("printed", "ours", "half", "difference")})
+    cells = frame_of(found["cells"])
     lines = ["accuracy in %, ± half of the 95 % interval, n seeds"]
     for block in table.blocks:
         lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
@@ -84,8 +107,7 @@ def compared_text(table: tables.Table, found: dict) -> str:
 
 def shown_text(found: dict) -> str:
     """The same for a reader."""
-    table, profile, cells = tables.load_table(found["table"]), found["profile"], pd.DataFrame(found["cells"])
-    cells = cells.astype({k: float for k in ("printed", "ours", "half", "difference")})
+    table, profile, cells = tables.load_table(found["table"]), found["profile"], frame_of(found["cells"])
     lines = [f"{table.title} ({table.id}), profile {profile}: {tables.PROFILES[profile]}",
              f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {found['select']}; – is not run"]
     for block in tables.shown_blocks(table, profile):

@@ -294,8 +294,8 @@ def test_nothing_serious_bars_the_playground(playground, theme, width):
     assert [(v["id"], n["html"][:120]) for v in grave for n in v["nodes"]] == [] and len(ran["passes"]) > 15
 
 
-@pytest.mark.parametrize("name", ["book/index", "book/bibliography", "book/api_core", "notebooks/concepts/09_closed_form",
-                                  "notebooks/mpft/table1", "notebooks/across/claims"])
+@pytest.mark.parametrize("name", ["book/index", "book/bibliography", "book/api_core", "notebooks/mpft/table1",
+                                  "notebooks/concepts/09_closed_form", "notebooks/across/claims"])
 def test_nothing_serious_bars_a_page_of_each_kind(tab, name):
     """All rules of axe, on the whole page with its navigation; colours are looked at above."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")

@@ -1,5 +1,5 @@
-"""What is done to the rendered site: a page loads what it uses, everything to press has a name, and its PDF button leads
-to the PDF.
+"""What is done to the rendered site: a page loads what it uses, all that is pressed has a name, the PDF button leads to
+the PDF.
 
 The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use
 some twenty icons, which are cut out of that script into the styles, and only the search page needs the index.

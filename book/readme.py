@@ -1,7 +1,8 @@
-"""What holds, in tables: `python book/readme.py` writes them into README.md, where a test keeps them current, and
-`book/build.py` into the book's first page.
+"""What holds, in tables: `python book/readme.py` writes them into README.md, where a test keeps them current, and the
+records' checksums beside them; `book/build.py` writes them into the book's first page.
 """
 import functools
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedlib.report.overview import CONTROL
 ROOT = Path(__file__).parent.parent
 RESULTS = records.results_folder(ROOT / "results")
 
+SUMS, UNFINISHED = "SHA256SUMS", {".partial", ".lock"}
 HEADER = ["paper", "table, dataset", "its method: printed", "ours", f"{CONTROL}: printed", "ours", "constant answer",
           "rows that learned", "settled", "are tuned", "seeds", "profile"]
 
@@ -130,6 +132,15 @@ def methods_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def sums() -> str:
+    """SHA-256 of every record, and of what was measured beside them, as `sha256sum -c` in the folder of records reads
+    them: no number can be changed without a line of it."""
+    files = [p for p in sorted(RESULTS.rglob("*")) if p.is_file() and p.name != SUMS
+             and not p.relative_to(RESULTS).parts[0].startswith(".") and p.suffix not in UNFINISHED]
+    return "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(RESULTS).as_posix()}\n"
+                   for p in files)
+
+
 def renewed(text: str) -> str:
     """The text with its tables made anew."""
     for name, table in MADE.items():
@@ -146,3 +157,4 @@ MADE |= {f"api_{name}": functools.partial(lambda name: f"{api.package(name).data
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(renewed(readme.read_text()))
+    (RESULTS / SUMS).write_text(sums())

@@ -59,7 +59,8 @@ def use(tmp_path: Path, monkeypatch, text: str, printed: str = "", name: str = "
 def a_record(planned, accuracy, rounds: int = 1, loss: float = 1.0) -> dict:
     """A record of this planned run: in every domain the accuracy, or one for each round; loss: of training."""
     curve = accuracy if isinstance(accuracy, list) else [accuracy] * rounds
-    every = [{"round": r + 1, "acc": dict.fromkeys(planned.run.data.domains, v), "loss": 1.0, "train_loss": loss}
+    domains = [d for d in planned.run.data.domains if d not in planned.run.data.unseen]
+    every = [{"round": r + 1, "acc": dict.fromkeys(domains, v), "loss": 1.0, "train_loss": loss}
              for r, v in enumerate(curve)]
     return {"run": planned.run.spec, "made": {"seconds": 1.0}, "rounds": every}
 

@@ -6,11 +6,19 @@ from typing import Any
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON. ValueError: it is none, or nested too deeply."""
+    """JSON. ValueError: it is none, nested too deeply, or says one thing twice."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def once(pairs: list[tuple]) -> dict:
+    """An object whose names are all different."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(f"it says '{next(k for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i]))}' twice")
+    return made
 
 
 def toml(text: str) -> dict:

@@ -12,6 +12,7 @@ MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data
 BY_NAME = ("acc", "after", "val", "unseen", "transfer")     # of a round: {domain or measure: %}
 NUMBERS = ("loss", "train_loss", "seconds")
 FAR = float("inf")
+LARGEST = 2**23         # bytes; the largest that was ever made has 264 kB
 CLONE = "fed-across-domains"      # the folder that a notebook's first cell clones into
 
 
@@ -55,10 +56,13 @@ def read_measured(run: Run, results: Path, kind: str, form: dict) -> dict:
 def read_record(path: Path) -> dict:
     """The record at `path`; UserError when it is not one, in what any reader uses, or not of the run in its name."""
     try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST // 2**20} MiB")
         record = schema.check(schema.parsed(path.read_text()), {"run": dict, "rounds": list, "made": MADE})
         if not path.stem.endswith(run_digest(record["run"])):
             raise ValueError("its name is that of another run, or its settings were changed")
         check_rounds(record["rounds"])
+        check_plan(record)
         return record
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error
@@ -73,9 +77,24 @@ def check_rounds(rounds: list[dict]):
         try:
             percents = [v for k in BY_NAME if k in r for v in r[k].values()]
             right = (type(r["round"]) is int and all(k in r for k in wanted) and all(0 <= v <= 100 for v in percents)
+                     and not any(type(v) is bool for v in percents) and r["acc"].keys() == rounds[0]["acc"].keys()
                      and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
                      and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
         except (KeyError, TypeError, AttributeError):
             right = False
         if not right:
             raise ValueError(f"its round {r.get('round', '')} is not whole")
+
+
+def check_plan(record: dict):
+    """ValueError unless the rounds are those that the run has: counted from 0 or 1, of its domains and no others."""
+    numbers, run, held = [r["round"] for r in record["rounds"]], record["run"], record["made"].get("data", {})
+    if numbers[0] not in (0, 1) or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise ValueError("its rounds are not in order")
+    if numbers[-1] > run.get("protocol", {}).get("rounds", FAR):
+        raise ValueError("it has more rounds than were asked for")
+    asked = run.get("data", {})
+    for domains in (set(asked.get("domains") or ()) - set(asked.get("unseen") or ()),
+                    {client.get("domain") for client in held.get("clients", ())}):
+        if domains and domains != record["rounds"][0]["acc"].keys():
+            raise ValueError("its domains are not those of the run")

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from fedlib.core import machine
@@ -186,9 +187,9 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
 
 
 def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
-    """For each fresh record: its path below the folder, whether the committed record of the same run has every accuracy
-    equal, and how far the two are apart in what a table shows, the mean over domains and the last five rounds (points;
-    nan when there is no other).
+    """For each fresh record: its path below the folder, whether the committed record of the same run has every
+    percentage and loss equal, and how far the two are apart in what a table shows: the mean over domains and the last
+    five rounds of whatever was measured, or half of what a single domain is apart (points; nan when there is no other).
 
     On another kind of processor sums are rounded differently, and a run takes another path to a like end. Where both
     records name the same one and the same torch, and sums in one order, anything but equality is an infinite distance.
@@ -198,29 +199,39 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
         other, same, gap = Path(committed) / path.relative_to(fresh), False, float("nan")
         if other.exists():
             both = [records.read_record(p) for p in (path, other)]
-            a, b = ([r["acc"] for r in record["rounds"]] for record in both)
+            a, b = (record["rounds"] for record in both)
             one, two = ([*(record["made"].get(k) for k in ("hardware", "torch", "threads")),
                          record["rounds"][-1].get("stack", 1)] for record in both)
             settled = all(record["made"].get("deterministic", True) for record in both)
-            same, alike = a == b, settled and one == two and None not in one
+            same = len(a) == len(b) and all(map(measured_alike, a, b))
             # another number of rounds: early stopping took another turn
-            gap = float("inf") if len(a) != len(b) or alike and not same else abs(shown(a) - shown(b))
+            gap = float("inf") if len(a) != len(b) or settled and one == two and None not in one and not same \
+                else apart(a, b)
         lines.append((str(path.relative_to(fresh)), same, gap))
     return lines
 
 
-def shown(rounds: list[dict]) -> float:
-    """The mean over domains and the last five rounds."""
-    means = [sum(acc.values()) / len(acc) for acc in rounds[-5:]]
-    return sum(means) / len(means)
+def measured_alike(one: dict, other: dict) -> bool:
+    """Have two rounds the same percentages and losses?"""
+    return all(one.get(k) == other.get(k) for k in (*records.BY_NAME, "loss", "train_loss"))
+
+
+def apart(one: list[dict], other: list[dict]) -> float:
+    """Points between two lists of rounds: as `differences` has it."""
+    gaps = []
+    for kind in [k for k in records.BY_NAME if k in one[-1] or k in other[-1]]:
+        a, b = (pd.DataFrame([r.get(kind, {}) for r in rounds[-5:]]).mean() for rounds in (one, other))
+        gaps += [float("inf")] if set(a.index) != set(b.index) else [abs(a.mean() - b.mean()), (a - b).abs().max() / 2]
+    return max(gaps)
 
 
 def differences_text(lines: list) -> str:
     """What `differences` found, in one line."""
     known = [gap for _, _, gap in lines if gap == gap]
     equal, most = sum(same for _, same, _ in lines), max(known, default=0)
-    return (f"{len(lines)} fresh records: {equal} equal to the committed ones in every accuracy, "
-            f"{len(known) - equal} differ by at most {most:.2f} points, {len(lines) - len(known)} are new")
+    return (f"{len(lines)} fresh records: {equal} equal to the committed ones in every percentage and loss, "
+            f"{len(known) - equal} differ by at most {most:.2f} points, "
+            f"{len(lines) - len(known)} have no committed one")
 
 
 # the commands

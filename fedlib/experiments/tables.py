@@ -303,7 +303,20 @@ def records_of(table: Table, profile: str, results: Path, seeds=None, when: str 
             if times.get(p.row, when) == "after":
                 record["rounds"] = [r | {"acc": r.get("after", r["acc"])} for r in record["rounds"]]
             lines.append((p, record))
+    check_seeds(lines)
     return lines
+
+
+def check_seeds(lines: list[tuple[Planned, dict]]):
+    """UserError where one seed's rounds stand for another's too: no training repeats each loss to the last digit."""
+    seen = {}
+    for p, record in lines:
+        losses = tuple(r.get("train_loss", 0.0) for r in record["rounds"])
+        accuracies = tuple(tuple(r["acc"].values()) for r in record["rounds"])
+        other = seen.setdefault((p.block, p.row, p.unseen, losses, accuracies), p)
+        if other.seed != p.seed and len(set(losses)) > 1:
+            raise UserError(f"seeds {other.seed} and {p.seed} of {p.row} in {p.table} have the same numbers: one of "
+                            f"the records {other.run.digest} and {p.run.digest} is a copy; delete it and run it again")
 
 
 @functools.lru_cache(4096)       # a page asks for each record several times

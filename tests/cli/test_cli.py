@@ -192,8 +192,8 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
     record = {"run": small.spec, "made": {"seconds": 1.0}, "rounds": one(20.0)}
     records.write_record(fresh, record)
     args = ("check", tmp_path / "fresh", "--results", tmp_path / "committed", "--tolerance", 2)
-    assert fedlib(*args)[:2] == (0, "1 fresh records: 0 equal to the committed ones in every accuracy, "
-                                    "0 differ by at most 0.00 points, 1 are new\n")
+    assert fedlib(*args)[:2] == (0, "1 fresh records: 0 equal to the committed ones in every percentage and "
+                                    "loss, 0 differ by at most 0.00 points, 1 have no committed one\n")
     for street, code, words in [(20.0, 0, ": 1 equal"), (23, 0, "1 differ by at most 1.50"), (15, 1, "2.50 poi")]:
         records.write_record(committed, record | {"rounds": one(street)})
         found, out, err = fedlib(*args)
@@ -203,7 +203,7 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
         records.write_record(fresh, record | {"made": {"seconds": 1.0} | made})
         records.write_record(committed, record | {"made": {"seconds": 1.0} | other, "rounds": one(20.1)})
         assert fedlib(*args)[0] == code
-    records.write_record(committed, record | {"rounds": record["rounds"] * 2})     # stopped early elsewhere
+    records.write_record(committed, record | {"rounds": [*one(20.0), one(20.0)[0] | {"round": 2}]})   # stopped early
     assert fedlib(*args)[0] == 1
 
 

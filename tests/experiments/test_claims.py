@@ -45,7 +45,7 @@ class Case:
     """A small table whose records are made up: accuracies by row, one for each seed."""
 
     def __init__(self, tmp_path, monkeypatch):
-        text = small_paper.content(ROWS, range(6), "rounds = 4, lr = 0.05", CLAIMS)
+        text = small_paper.content(ROWS, range(6), "rounds = 10, lr = 0.05", CLAIMS)
         small_paper.use(tmp_path, monkeypatch, text, PRINTED)
         self.results, self.table = tmp_path / "results", tables.load_table("small/t")
 
@@ -199,7 +199,7 @@ def test_an_undecided_claim_says_how_many_seeds_settle_it(case):
 
 def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
     again = CLAIMS.split("[[claims]]")[1].replace('id = "over-x"', 'id = "again"')
-    text = small_paper.content(ROWS, range(3), "rounds = 4, lr = 0.05", CLAIMS + "\n[[claims]]" + again)
+    text = small_paper.content(ROWS, range(3), "rounds = 10, lr = 0.05", CLAIMS + "\n[[claims]]" + again)
     small_paper.use(tmp_path, monkeypatch, text, PRINTED)
     table, results = tables.load_table("small/t"), tmp_path / "results"
     assert set(judge_all(results).verdict) == {NOT_RUN} and set(judge_all(results).profile) == {""}

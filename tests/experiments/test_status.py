@@ -24,7 +24,7 @@ def table(tmp_path, monkeypatch):
 
 def keep(planned, results, seconds):
     made = {"seconds": seconds}
-    rounds = [{"round": 1, "acc": {"scans": 1.0}}]
+    rounds = [{"round": 1, "acc": {"scans": 1.0, "street": 1.0}}]
     records.write_record(planned.run.path(results), {"run": planned.run.spec, "rounds": rounds, "made": made})
 
 

@@ -24,6 +24,7 @@ from fedlib.core import schema
 from fedlib.core.errors import UserError
 from fedlib.core.federation import Client, pieces, prepared
 from fedlib.core.files import write_bytes
+from fedlib.core.params import copied
 from fedlib.core.seeds import generator
 from fedlib.datasets import prepare
 from fedlib.methods.base import FedAvg, Protocol, autocast, optimiser
@@ -194,9 +195,9 @@ class Stack:
                 z = [None] * len(places)        # a net of another form than body and head is computed client by client
                 if isinstance(self.net, Net):
                     z = several(self.net.body, within(params, "body."), within(buffers, "body."), x)
+                own = {f"net.{k}": v.unbind() for k, v in (params | buffers).items()}
                 values = torch.stack([
-                    functional_call(Loss(self.net, self.asked[i].loss, x[j], z[j]),
-                                    {f"net.{k}": v[j] for k, v in (params | buffers).items()},
+                    functional_call(Loss(self.net, self.asked[i].loss, x[j], z[j]), {k: v[j] for k, v in own.items()},
                                     (y[j], self.asked[i].client))
                     for j, i in enumerate(places)])
         if some:        # these buffers are copies
@@ -218,8 +219,7 @@ class Stack:
         """Write what these clients learned into their nets, and go on without them."""
         for i in places:
             own = self.asked[i].net.state_dict(keep_vars=True) | dict(self.asked[i].net.named_buffers())
-            for k, v in (self.params | self.buffers).items():
-                own[k].copy_(v[i])
+            copied(own, {k: v[i] for k, v in (self.params | self.buffers).items()})
         rest = [i for i in range(len(self.asked)) if i not in places]
         self.asked = [self.asked[i] for i in rest]
         if not rest:

@@ -43,7 +43,7 @@ def measured(name: str) -> dict:
     """Kernels, waits, bytes sent and passes of a step, in the mean; kernels and waits of all else in a round."""
     few, many = counted(name, FEW), counted(name, MANY)
     steps = 2 * 2
-    step = {k: (many.get(k, 0) - few.get(k, 0)) / (steps * (MANY - FEW)) for k in COUNTED}
+    step = {k: round((many.get(k, 0) - few.get(k, 0)) / (steps * (MANY - FEW)), 3) for k in COUNTED}
     rest = {k: few.get(k, 0) - round(FEW * steps * step[k]) for k in ("launch", "sync")}
     return {"launches of a step": step["launch"], "waits of a step": step["sync"], "bytes sent in a step": step["h2d"],
             "passes forward": step["forward"], "passes backward": step["backward"],

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 NORMALS = {k: torch.tensor(v).view(2, 1, 3, 1, 1) for k, v in {
     "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], "half": [[0.5] * 3] * 2, "none": [[0.0] * 3, [1.0] * 3]
 }.items()}
+PIECE = 2 ** 17     # numbers of the small batches that are prepared at once
 
 
 @dataclass
@@ -82,7 +83,7 @@ def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
     if x.dtype != torch.uint8:
         return x.float() if x.is_floating_point() else x
     mean, std = normals(normal, x.device)
-    return (x.float() / 255 - mean) / std
+    return (x / 255 - mean) / std
 
 
 @functools.cache
@@ -102,9 +103,8 @@ def augment(x: Tensor, draws: Tensor, flip: bool, pad: int = 4) -> Tensor:
     if flip:
         cols = torch.where(draws[:, 2, None] == 1, cols.flip(1), cols)
     padded = nn.functional.pad(x, (pad,) * 4)
-    which = torch.arange(len(x), device=x.device)[:, None, None, None]
-    channels = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
-    return padded[which, channels, rows[:, None, :, None], cols[:, None, None, :]]
+    padded = padded.gather(2, rows[:, None, :, None].expand(-1, x.shape[1], -1, padded.shape[3]))
+    return padded.gather(3, cols[:, None, None, :].expand(-1, x.shape[1], height, -1))
 
 
 def rotate(x: Tensor, degrees: Tensor) -> Tensor:
@@ -121,20 +121,32 @@ def batches(split: Split, batch: int, augmentation: str, gen: torch.Generator, o
     A last batch of fewer than `least` samples is left out: batch-norm has no variance over one, and over two whose
     maps have one pixel hardly any.
     """
-    device = split.y.device
-    every = torch.randperm(len(split), generator=gen).to(device, non_blocking=True)
+    for x, y, draws in pieces(split, batch, augmentation, gen, order, least):
+        yield from zip(prepared(x, draws, augmentation, split.normal).split(batch), y.split(batch))
+
+
+def pieces(split: Split, batch: int, augmentation: str, gen: torch.Generator, order: str, least: int):
+    """The samples of `batches` before they are prepared: (x, y, what was drawn for each), some small batches at once.
+
+    A GPU is asked as often for a piece as it would be for a batch.
+    """
+    device, count, last = split.y.device, len(split), len(split) % batch
+    every = torch.randperm(count, generator=gen).to(device, non_blocking=True)
     if order == "classes":
         every = split.y.argsort(stable=True)
     highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
-    draws = torch.stack([torch.randint(high, (len(split),), generator=gen) for high in highs], 1)
+    draws = torch.stack([torch.randint(high, (count,), generator=gen) for high in highs], 1)
     draws = draws.to(device, non_blocking=True)
-    for index in every.split(batch):
-        if len(index) < min(least, batch, len(split)):
-            continue
-        x = split.x[index]
-        if augmentation == "flip_rotate" and x.dtype == torch.uint8:
-            x = torch.where(draws[index, 2, None, None, None] == 1, x.flip(3), x)
-            x = rotate(x, draws[index, 3] - 30)     # whole degrees from -30 to 30
-        elif augmentation != "none" and x.dtype == torch.uint8:
-            x = augment(x, draws[index], flip=augmentation == "crop_flip")
-        yield as_input(x, split.normal), split.y[index]
+    size = batch * max(1, PIECE // (batch * split.x[:1].numel() or 1))
+    for index in every[:count - last if last < min(least, batch, count) else count].split(size):
+        yield split.x[index], split.y[index], draws[index]
+
+
+def prepared(x: Tensor, draws: Tensor, augmentation: str, normal: str) -> Tensor:
+    """What a net takes of samples, augmented as was drawn for each: draws `(B, 3 or 4)`."""
+    if augmentation == "flip_rotate" and x.dtype == torch.uint8:
+        x = torch.where(draws[:, 2, None, None, None] == 1, x.flip(3), x)
+        x = rotate(x, draws[:, 3] - 30)     # whole degrees from -30 to 30
+    elif augmentation != "none" and x.dtype == torch.uint8:
+        x = augment(x, draws, flip=augmentation == "crop_flip")
+    return as_input(x, normal)

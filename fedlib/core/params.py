@@ -3,10 +3,21 @@
 A message is a dict whose values are tensors or dicts of tensors: {"params": {...}, "n": tensor(120)}. Nothing else
 travels.
 """
+import functools
+
 import torch
 from torch import nn
 
 NORM = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+def each(op: str, first: dict, *others) -> dict:
+    """{k: op(first[k], other[k], ...)}: entry by entry, but a GPU is asked once for all of them.
+
+    op: one of torch's foreach operations, as "sub" or "lerp". An other that is no dict is a number for all entries.
+    """
+    others = ([o[k] for k in first] if isinstance(o, dict) else o for o in others)
+    return dict(zip(first, getattr(torch, f"_foreach_{op}")(list(first.values()), *others))) if first else {}
 
 
 def snapshot(net: nn.Module, without=()) -> dict:
@@ -14,28 +25,30 @@ def snapshot(net: nn.Module, without=()) -> dict:
 
     Integer entries (batch-norm's step counter) never travel: averaging them means nothing.
     """
-    return {k: v.detach().clone() for k, v in net.state_dict().items() if v.is_floating_point() and k not in without}
+    own = {k: v for k, v in net.state_dict().items() if v.is_floating_point() and k not in without}
+    return copied({k: torch.empty_like(v) for k, v in own.items()}, own)
 
 
 @torch.no_grad()
 def load_params(net: nn.Module, params: dict) -> nn.Module:
     """Copy the entries into the net; names that are not in `params` keep their values."""
-    own = net.state_dict()
-    for name, value in params.items():
-        own[name].copy_(value)
+    copied(net.state_dict(), params)
     return net
+
+
+def copied(target: dict, source: dict) -> dict:
+    """The target, into which the entries of the source were copied."""
+    if source:
+        torch._foreach_copy_([target[k] for k in source], list(source.values()))
+    return target
 
 
 def mean(dicts: list[dict], weights) -> dict:
     """sum_i w_i d_i / sum_i w_i, entry by entry."""
     weights = torch.as_tensor([float(w) for w in weights], dtype=torch.float64)
     shares = (weights / weights.sum()).tolist()
-    return {k: sum(s * d[k] for s, d in zip(shares, dicts, strict=True)) for k in dicts[0]}
-
-
-def sq_dist(net: nn.Module, params: dict) -> torch.Tensor:
-    """|w - w'|^2 over the net's trainable parameters that `params` holds; the gradient flows to the net."""
-    return sum((p - params[k]).square().sum() for k, p in net.named_parameters() if k in params)
+    parts = (each("mul", d, s) for s, d in zip(shares, dicts, strict=True))
+    return functools.reduce(functools.partial(each, "add"), parts)
 
 
 def names(net: nn.Module, types) -> set[str]:

@@ -22,8 +22,9 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from fedlib.core import schema
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Client, batches
+from fedlib.core.federation import Client, pieces, prepared
 from fedlib.core.files import write_bytes
+from fedlib.core.params import copied
 from fedlib.core.seeds import generator
 from fedlib.datasets import prepare
 from fedlib.methods.base import FedAvg, Protocol, autocast, optimiser
@@ -132,15 +133,23 @@ def fit(asked: list[Fit]):
             stack.leave([i for i in range(len(asked)) if i not in going])
             asked, streams, found = ([some[i] for i in going] for some in (asked, streams, found))
         if asked:
-            stack.step(found)
+            stack.step(together(asked, found))
 
 
 def steps(asked: Fit):
-    """All batches of it, as `FedAvg.fit` draws them."""
+    """All batches of it, as `FedAvg.fit` draws them, not yet prepared."""
     client, protocol = asked.client, asked.protocol
     gen = generator(client.seed, "order", client.round, client.id)
     for _ in range(asked.epochs):
-        yield from batches(client.train, protocol.batch, protocol.augment, gen, protocol.order, protocol.least_batch)
+        for piece in pieces(client.train, protocol.batch, protocol.augment, gen, protocol.order, protocol.least_batch):
+            yield from zip(*(t.split(protocol.batch) for t in piece))
+
+
+def together(asked: list[Fit], found: list[tuple]) -> list[tuple]:
+    """One batch (x, y) of each, all prepared at once."""
+    x, y, draws = zip(*found)
+    x = prepared(torch.cat(x), torch.cat(draws), asked[0].protocol.augment, asked[0].client.train.normal)
+    return list(zip(x.split([len(part) for part in y]), y))
 
 
 class Stack:
@@ -186,9 +195,9 @@ class Stack:
                 z = [None] * len(places)        # a net of another form than body and head is computed client by client
                 if isinstance(self.net, Net):
                     z = several(self.net.body, within(params, "body."), within(buffers, "body."), x)
+                own = {f"net.{k}": v.unbind() for k, v in (params | buffers).items()}
                 values = torch.stack([
-                    functional_call(Loss(self.net, self.asked[i].loss, x[j], z[j]),
-                                    {f"net.{k}": v[j] for k, v in (params | buffers).items()},
+                    functional_call(Loss(self.net, self.asked[i].loss, x[j], z[j]), {k: v[j] for k, v in own.items()},
                                     (y[j], self.asked[i].client))
                     for j, i in enumerate(places)])
         if some:        # these buffers are copies
@@ -210,8 +219,7 @@ class Stack:
         """Write what these clients learned into their nets, and go on without them."""
         for i in places:
             own = self.asked[i].net.state_dict(keep_vars=True) | dict(self.asked[i].net.named_buffers())
-            for k, v in (self.params | self.buffers).items():
-                own[k].copy_(v[i])
+            copied(own, {k: v[i] for k, v in (self.params | self.buffers).items()})
         rest = [i for i in range(len(self.asked)) if i not in places]
         self.asked = [self.asked[i] for i in rest]
         if not rest:
@@ -316,7 +324,7 @@ def gain(workers: list) -> float:
         asked = [lane.asked for lane in lanes if lane.goes_on()]
         if len(asked) < len(lanes):
             return 1.0
-        some = [next(steps(a)) for a in asked]
+        some = together(asked, [next(steps(a)) for a in asked])
         stack, opts = Stack(asked), [optimiser(a.protocol, a.net.train(), a.client) for a in asked]
 
         def apart():

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from fedlib.core.federation import Split, batches
 from fedlib.core.losses import class_means, cosines
-from fedlib.core.params import NORM, load_params, names, snapshot
+from fedlib.core.params import NORM, load_params, names, snapshot, to_device
 from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method
 from fedlib.models.nets import HiddenLayers
@@ -45,7 +45,7 @@ class ADCOL(FedAvg):
     def local(self, client):
         if "amplifier" in client.got:
             amplifier = HiddenLayers(client.net.dim, len(client.got["amplifier"]["6.weight"]), bias=False)
-            amplifier = load_params(amplifier, client.got["amplifier"]).to(client.train.y.device)
+            amplifier = load_params(amplifier.to(client.train.y.device), client.got["amplifier"])
             client.scratch["amplifier"] = amplifier.requires_grad_(False).train()
         super().local(client)
 
@@ -93,7 +93,8 @@ class ADCOL(FedAvg):
         """The entries and momenta of a net of the server after this round's epochs on features `(N, D)`."""
         params, moves = getattr(self, f"{name}_") or fresh(net, key(self.seed, name)), getattr(self, f"{name}_moves_")
         draws = generator(self.seed, name, int(self.number_))
-        return trained(load_params(net, params), moves, split, self.protocol.batch, self.server_epochs, draws)
+        net = load_params(net.to(split.y.device), to_device(params, split.y.device))
+        return trained(net, moves, split, self.protocol.batch, self.server_epochs, draws)
 
 
 @method
@@ -189,8 +190,7 @@ def fresh(net, seed: int) -> dict:
 
 def trained(net, moves: dict, split, batch: int, epochs: int, gen) -> tuple[dict, dict]:
     """Entries and momenta of the net after epochs of SGD on the split, which goes on with the momenta given."""
-    net = net.to(split.y.device).train()
-    opt = torch.optim.SGD(net.parameters(), **SERVER)
+    opt = torch.optim.SGD(net.train().parameters(), **SERVER)
     for k, p in net.named_parameters():
         if k in moves:
             opt.state[p]["momentum_buffer"] = moves[k].clone()

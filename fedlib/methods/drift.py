@@ -4,10 +4,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from fedlib.core import settings
 from fedlib.core.errors import UserError
-from fedlib.core.params import load_params, mean, snapshot, sq_dist
+from fedlib.core.params import each, load_params, mean, snapshot
 from fedlib.methods.base import FedAvg, method
 
 
@@ -119,11 +120,11 @@ class FedDyn(Corrected):
     def local(self, client):
         super().local(client)
         step = self.change(client.got["params"], {"params": snapshot(client.net)})
-        client.state["l"] = {k: l + step[k] for k, l in client.state.get("l", zeros(client.net)).items()}
+        client.state["l"] = each("add", client.state.get("l", zeros(client.net)), step)
 
     def change(self, w, upload):
         """w_k - w: what l_k changed by."""
-        return {k: upload["params"][k] - v for k, v in w.items()}
+        return each("sub", {k: upload["params"][k] for k in w}, w)
 
     def move(self, w, y, l):
         """The next w, from the mean y of the clients' and the mean drift."""
@@ -158,11 +159,11 @@ class SCAFFOLD(Corrected):
 
     def local(self, client):
         w, c, c_k = client.got["params"], client.got["c"], client.state.get("c", zeros(client.net))
-        tilt = client.scratch["tilt"] = {k: self.scale * (c[k] - c_k[k]) for k in c}
+        tilt = client.scratch["tilt"] = each("mul", each("sub", c, c_k), self.scale)
         super().local(client)
         y, far = snapshot(client.net), reach(self.protocol, len(client.scratch["losses"]))
         client.scratch["change"] = {k: (w[k] - y[k]) / far - tilt[k] - c_k[k] for k in c}
-        client.state["c"] = {k: c_k[k] + d for k, d in client.scratch["change"].items()}
+        client.state["c"] = each("add", c_k, client.scratch["change"])
 
     def loss(self, net, x, y, client):
         return super().loss(net, x, y, client) + dot(net, client.scratch["tilt"])
@@ -262,9 +263,35 @@ def zeros(net) -> dict:
     return {k: torch.zeros_like(p) for k, p in net.named_parameters()}
 
 
-def dot(net, params: dict):
+def sq_dist(net, params: dict) -> torch.Tensor:
+    """|w - w'|^2 over the net's trainable parameters that `params` holds; the gradient flows to the net."""
+    own = {k: p for k, p in net.named_parameters() if k in params}
+    with torch.no_grad():
+        far = each("sub", own, params)
+        half = sum(d.sum() for d in each("mul", far, far).values()) / 2
+    return 2 * Sloped.apply(half, list(far.values()), *own.values()) if own else 0
+
+
+def dot(net, params: dict) -> torch.Tensor:
     """<w, w'> over the net's trainable parameters that `params` holds; the gradient flows to the net."""
-    return sum((p * params[k]).sum() for k, p in net.named_parameters() if k in params)
+    own = {k: p for k, p in net.named_parameters() if k in params}
+    with torch.no_grad():
+        value = sum(t.sum() for t in each("mul", own, params).values())
+    return Sloped.apply(value, [params[k] for k in own], *own.values()) if own else 0
+
+
+class Sloped(torch.autograd.Function):
+    """A value whose gradient in the tensors is known, the slopes: a GPU computes it for all of them at once."""
+
+    @staticmethod
+    def forward(ctx, value, slopes, *tensors):
+        ctx.slopes = slopes
+        return value.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        return None, None, *torch._foreach_mul(ctx.slopes, grad)
 
 
 def reach(protocol, steps: int) -> float:

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from fedlib.core.federation import as_input, batches
-from fedlib.core.params import buffers, load_params, mean, snapshot, sq_dist
+from fedlib.core.params import buffers, each, load_params, mean, snapshot
 from fedlib.core.seeds import generator
 from fedlib.methods.base import FedAvg, autocast, method
+from fedlib.methods.drift import sq_dist
 
 
 class Personal(FedAvg):
@@ -78,8 +79,9 @@ class pFedMe(Personal):
     def step(self, net, x, y, client, opt, loss):
         for _ in range(self.K):
             value = super().step(net, x, y, client, at_rate(opt, self.personal_rate), self.near_own)
-        theta, w = snapshot(net), client.scratch["w"]
-        client.scratch["w"] = {k: v.lerp(theta[k], (self.eta or self.protocol.lr) * self.lam) for k, v in w.items()}
+        with torch.no_grad():
+            w, theta = client.scratch["w"], dict(net.named_parameters())
+            client.scratch["w"] = each("lerp", w, theta, (self.eta or self.protocol.lr) * self.lam)
         return value
 
     def near_own(self, net, x, y, client):
@@ -114,10 +116,9 @@ class PerFedAvg(FedAvg):
     def step(self, net, x, y, client, opt, loss):
         w = snapshot(net, without=buffers(net))
         self.inner(net, next(client.scratch["beside"]), client)
-        there = snapshot(net)
+        back = each("sub", w, snapshot(net))
         value = super().step(net, x, y, client, at_rate(opt, self.beta), loss)      # the gradient at w' ...
-        after = snapshot(net)
-        load_params(net, {k: after[k] + (v - there[k]) for k, v in w.items()})             # ... moves w
+        load_params(net, each("add", back, snapshot(net)))      # ... moves w
         return value
 
     def inner(self, net, batch, client):
@@ -242,9 +243,9 @@ def cloud(own: str, models: dict, alpha_k: float, sigma: float) -> dict:
     """u = w + sum_j xi_j (w_j - w), xi_j = alpha_k/sigma e^{-|w - w_j|^2 / sigma}, over the other models, by client."""
     w, u = models[own], dict(models[own])
     for j in sorted(set(models) - {own}):
-        step = {k: models[j][k] - v for k, v in w.items()}
+        step = each("sub", models[j], w)
         xi = alpha_k / sigma * torch.exp(-sum(step[k].square().sum() for k in sorted(step)) / sigma)
-        u = {k: v + xi * step[k] for k, v in u.items()}
+        u = each("add", u, each("mul", step, xi))
     return u
 
 

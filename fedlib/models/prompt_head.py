@@ -41,7 +41,8 @@ class Tower:
         if x.shape[1] > self.places:
             raise UserError(f"prompts of {x.shape[1]} tokens do not fit: the text tower has {self.places} places; "
                             "take fewer tokens")
-        self.text.to(x.device)
+        if self.text.positional_embedding.device != x.device:
+            self.text.to(x.device)      # looks at every module
         if not self.cut:
             x = F.pad(x, (0, 0, 0, self.places - x.shape[1]))
         places = x.shape[1]

@@ -45,6 +45,22 @@ def waiting(found: pd.DataFrame) -> str:
     return f"In a step the host waits for the GPU with {waits} only." if waits else "In a step the host never waits."
 
 
+def bounds(found: pd.DataFrame, arithmetic: float) -> pd.DataFrame:
+    """Milliseconds of a step: its launches, and the arithmetic of its passes. arithmetic: of one forward and backward;
+    backward takes twice as long as forward.
+    """
+    passes = (found["passes forward"] + 2 * found["passes backward"]) / 3
+    return pd.DataFrame({"launches": found["ms of a step"], "arithmetic": arithmetic * passes})
+
+
+def bounds_in_words(times: pd.DataFrame) -> str:
+    """In how many methods launches take longer; the ratio of FedAvg, and the least."""
+    ratio = times.arithmetic / times.launches
+    return (f"Launches take longer than the arithmetic with {(ratio < 1).sum()} of {len(times)} methods. A step of "
+            f"FedAvg has {ratio['FedAvg']:.1f} times as much arithmetic as launches, one of {ratio.idxmin()}, the "
+            f"least of all, {ratio.min():.1f} times.")
+
+
 # a round in three ways
 
 def ratios(machine: dict) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import torch
 from by_hand import equal
 from torch import tensor
 
-from fedlib.core import seeds
+from fedlib.core import federation, seeds
 from fedlib.core.federation import Split, as_input, augment, batches, rotate
 from fedlib.datasets.partition import Data, federate
 
@@ -65,6 +65,17 @@ def test_an_epoch_holds_every_sample_once(size, batch, left_out):
         assert all(len(y) <= batch and torch.equal(x[:, 0], y.float()) for x, y in epoch)
     if size > 4:
         assert [y.tolist() for _, y in epochs[0]] != [y.tolist() for _, y in epochs[1]]
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop", "crop_flip", "flip_rotate"])
+def test_batches_prepared_at_once_are_those_prepared_alone(augmentation, monkeypatch):
+    pixels = torch.randint(256, (21, 3, 9, 7), dtype=torch.uint8, generator=seeds.generator(0, "pixels"))
+    split, found = Split(pixels, torch.arange(21)), []
+    for piece in (1, 2 ** 20):
+        monkeypatch.setattr(federation, "PIECE", piece)
+        found.append(list(batches(split, 4, augmentation, seeds.generator(0))))
+    assert [len(y) for _, y in found[0]] == [4] * 5     # the last sample is left out
+    assert all(torch.equal(a, b) for one, other in zip(*found, strict=True) for a, b in zip(one, other, strict=True))
 
 
 def test_images_are_normalised_with_imagenets_statistics():

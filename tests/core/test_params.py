@@ -6,6 +6,7 @@ from by_hand import equal, scalar_net
 from torch import tensor
 
 from fedlib.core import params
+from fedlib.core.seeds import generator
 from fedlib.methods import make
 from fedlib.models.nets import Arch, build
 
@@ -19,13 +20,11 @@ def test_mean_is_weighted_by_samples():
         params.mean(dicts, [1])     # a client without a weight
 
 
-def test_sq_dist_and_its_gradient():
-    net = scalar_net(3.0, 1.0)
-    distance = params.sq_dist(net, {"head.weight": tensor([[1.0], [0.0]])})      # (3-1)^2 + (-3)^2; not the bias
-    equal(distance, 13.0)
-    distance.backward()
-    equal(net.head.weight.grad, [[4.0], [-6.0]])
-    assert net.head.bias.grad is None
+def test_entries_at_once_are_entries_one_by_one():
+    a, b = ({k: torch.randn(3, generator=generator(0, name, k)) for k in "xy"} for name in "ab")
+    found = params.each("lerp", a, dict(reversed(b.items())), 0.3)
+    assert list(found) == ["x", "y"] and all(torch.equal(found[k], a[k].lerp(b[k], 0.3)) for k in a)
+    assert params.each("sub", {}, a) == {}
 
 
 @pytest.mark.parametrize("arch, layers, missed", [("resnet18", 20, 3), ("resnet50", 53, 4)])

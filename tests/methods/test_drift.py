@@ -13,10 +13,30 @@ from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
-from fedlib.methods.drift import before, reach
-from fedlib.models.nets import Net
+from fedlib.methods.drift import before, dot, reach, sq_dist
+from fedlib.models.nets import Arch, Net, build
 
 SGD = Protocol(epochs=2, batch=1, lr=0.25)
+
+
+def test_sq_dist_and_its_gradient():
+    net = scalar_net(3.0, 1.0)
+    distance = sq_dist(net, {"head.weight": tensor([[1.0], [0.0]])})      # (3-1)^2 + (-3)^2; not the bias
+    equal(distance, 13.0)
+    distance.backward()
+    equal(net.head.weight.grad, [[4.0], [-6.0]])
+    assert net.head.bias.grad is None
+
+
+def test_distance_and_product_are_what_is_written_down_to_the_last_bit():
+    net = build(Arch("resnet10", 4), 10, (3, 28, 28), 0)
+    other = {k: torch.randn(v.shape, generator=seeds.generator(0, k)) for k, v in params.snapshot(net).items()}
+    plain = {sq_dist: lambda p, q: (p - q).square().sum(), dot: lambda p, q: (p * q).sum()}
+    for short, long in plain.items():
+        found = []
+        for value in (short(net, other), sum(long(p, other[k]) for k, p in net.named_parameters())):
+            found.append([value, *torch.autograd.grad(0.3 * value, list(net.parameters()))])
+        assert all(map(torch.equal, *found)) and short(net, {}) == 0
 
 
 def entry(w: float) -> dict:

@@ -138,3 +138,12 @@ def test_what_a_step_asks_of_a_gpu_is_as_counted():
     assert found["launches of a step"].is_monotonic_decreasing and set(found.index) == set(METHODS)
     assert costs.waiting(found) == "In a step the host waits for the GPU with FACMIC only."
     assert "never waits" in costs.waiting(found.drop("FACMIC"))
+
+
+def test_launches_beside_arithmetic():
+    found = pd.DataFrame({"ms of a step": [6.0, 1.0, 2.5], "passes forward": [5, 1, 3], "passes backward": [5, 1, 1]},
+                         index=["pFedMe", "FedAvg", "MOON"])
+    times = costs.bounds(found, 1.5)
+    assert times.arithmetic.tolist() == [7.5, 1.5, 2.5]
+    said = costs.bounds_in_words(costs.bounds(found, 1.2))      # MOON: 2.5 and 2.0
+    assert "with 1 of 3 methods" in said and "1.2 times as much" in said and "MOON, the least of all, 0.8" in said

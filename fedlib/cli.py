@@ -202,7 +202,7 @@ def partition(name, seed, out, picture, store, as_json):
 @click.option("--from", "own", metavar="FILE.py:METHOD", help="A method of a file of your own, in METHOD's place.")
 @click.option("--data", "dataset", default="mini_digits", show_default=True, help="Dataset, or FILE.py:DATASET.")
 @click.option("--rounds", help="Communication rounds [default: 20].")
-@click.option("--seed", default="0", show_default=True)
+@click.option("--seed", default="0", show_default=True, help="One, or several like 0,1,2.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE",
               help="A setting of the method, protocol, net or data: mu=0.1, lr=0.05, net=resnet10, clients=3,2,1,4.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
@@ -213,7 +213,7 @@ def partition(name, seed, out, picture, store, as_json):
 @DEVICE
 @JSON
 def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, as_json):
-    """Train METHOD and write one record below --out. Started again after a kill it continues."""
+    """Train METHOD and write one record for each seed below --out. Started again after a kill it continues."""
     import torch
     from tqdm import tqdm
 
@@ -224,25 +224,28 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     from fedlib.probes import kept_models
     if bool(method) == bool(own):
         raise UserError("name one method: METHOD (`fedlib methods` lists them) or --from FILE.py:METHOD")
-    run = run_in_words(own_code.method_name(own) if own else method, own_code.dataset_name(dataset), rounds, seed, sets)
+    method, dataset = own_code.method_name(own) if own else method, own_code.dataset_name(dataset)
+    runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     check_device(device)
     torch.set_num_threads(threads)
-    kept_models.check_data(run, out)
-    if save and (run.path(out).exists() > run.beside(out, kept_models.KIND).exists()):
-        click.echo("the record is there without its net: it is trained again to keep it", err=True)
-    with tqdm(total=run.protocol.rounds, unit="round", desc=run.method, disable=None) as bar:
-        def say(event):
-            bar.update(event["round"] - bar.n)
-            bar.set_postfix_str(f"{event['acc']:.1f} %")
-        how = {"device": device, "say": say, "stack": stack.usual(device)}
-        model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
-        path = loop.train(run, out, **how)
-    record = records.read_record(path)
+    for run in runs:
+        kept_models.check_data(run, out)
+        if save and (run.path(out).exists() > run.beside(out, kept_models.KIND).exists()):
+            click.echo("the record is there without its net: it is trained again to keep it", err=True)
+        with tqdm(total=run.protocol.rounds, unit="round", desc=run.method, disable=None) as bar:
+            def say(event, bar=bar):
+                bar.update(event["round"] - bar.n)
+                bar.set_postfix_str(f"{event['acc']:.1f} %")
+            how = {"device": device, "say": say, "stack": stack.usual(device)}
+            model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
+            path = loop.train(run, out, **how)
+        made.append({"record": str(path), "acc": records.read_record(path)["rounds"][-1]["acc"]} | model)
+        if not as_json:
+            for domain, value in made[-1]["acc"].items():
+                click.echo(f"{domain:<14} {value:6.2f} %")
+            click.echo("\n".join(f"{what}: {made[-1][what]}" for what in ("record", *model)))
     if as_json:
-        return click.echo(json.dumps({"record": str(path), "acc": record["rounds"][-1]["acc"]} | model))
-    for domain, value in record["rounds"][-1]["acc"].items():
-        click.echo(f"{domain:<14} {value:6.2f} %")
-    click.echo("\n".join(f"{what}: {where}" for what, where in {"record": path, **model}.items()))
+        click.echo(json.dumps(made if len(made) > 1 else made[0]))
 
 
 @cli.command()

@@ -17,6 +17,7 @@ SETTINGS = Config(InlineBackend={
     "print_figure_kwargs": {"bbox_inches": "tight", "facecolor": "none",
                             "metadata": dict.fromkeys(("Date", "Creator", "Format", "Type"))}})
 RC = {"svg.fonttype": "none", "svg.hashsalt": "fedlib"}         # text as text; names made of the content alone
+LONG = 600          # characters of a path from which a tenth of a point is enough: contours, bands, curves
 SCALE = 1.6         # pixels of the page for a point of the figure, where there is room: type as large as the page's
 
 
@@ -43,10 +44,12 @@ def together(points: re.Match) -> str:
 
 
 def plain(tag: str) -> str:
-    """A tag with the theme's colours, without a font's name, with numbers to a hundredth of a point."""
+    """A tag with the theme's colours, without a font's name, with numbers to a hundredth of a point, or to a tenth."""
     tag = re.sub(r"\s+", " ", tag).replace("xlink:href", "href")
     if tag.startswith("<image"):
         return tag
     tag = re.sub(r"font-family: [^;\"]+;? ?", "", tag)
     tag = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--plot-{THEMED[m[0]]})" if m[0] in THEMED else m[0], tag)
-    return re.sub(r"scale\([^)]*\)|-?\b\d+\.\d{3,}", lambda m: m[0] if m[0][0] == "s" else f"{float(m[0]):.2f}", tag)
+    digits = 1 if tag.startswith("<path") and len(tag) > LONG else 2
+    return re.sub(r"scale\([^)]*\)|-?\b\d+\.\d{3,}",
+                  lambda m: m[0] if m[0][0] == "s" else f"{float(m[0]):.{digits}f}", tag)

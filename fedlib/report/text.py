@@ -1,6 +1,7 @@
 """What pages say: differences in words, tables to read, source code, and one sentence where there is nothing yet."""
 import html
 import inspect
+import sys
 import textwrap
 
 import pandas as pd
@@ -128,5 +129,14 @@ def fold(summary: str, body: str, unfolded: bool = False) -> str:
 
 
 def source(*objects) -> Markdown:
-    """The source of functions, classes or hooks, as Python code to read."""
-    return Markdown("\n\n".join(f"```python\n{textwrap.dedent(inspect.getsource(o)).rstrip()}\n```" for o in objects))
+    """The source of functions, classes or hooks, as Python code to read; of hooks, folded, the whole class as well."""
+    classes = {name: getattr(sys.modules[o.__module__], name) for o in objects
+               if (name := o.__qualname__.partition(".")[0]) != o.__qualname__}
+    folds = [f"<details><summary>The whole class <code>{name}</code></summary>\n\n{python(cls)}\n\n</details>"
+             for name, cls in classes.items() if cls not in objects]
+    return Markdown("\n\n".join([*map(python, objects), *folds]))
+
+
+def python(thing) -> str:
+    """Its source as a block of Markdown."""
+    return f"```python\n{textwrap.dedent(inspect.getsource(thing)).rstrip()}\n```"

@@ -15,6 +15,18 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a pr
 RESULTS = click.option("--results", type=click.Path(path_type=Path), help="Folder of records [default: results/].")
 SELECT = click.option("--select", "rule",
                       help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
+
+
+def there(context, option, folder):
+    """The folder of records as given; where there is none, that is said."""
+    from fedlib.engine.records import absent, results_folder
+    if missing := absent(results_folder(folder)):
+        click.echo(missing, err=True)
+    return folder
+
+
+RECORDS = click.option("--results", type=click.Path(path_type=Path), callback=there,
+                       help="Folder of records [default: results/].")
 PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
 
 
@@ -322,7 +334,7 @@ def node(port, words):
 # the papers' tables
 
 @cli.command("tables")
-@RESULTS
+@RECORDS
 @JSON
 def tables_(results, as_json):
     """List the papers' tables and how many records each profile has."""
@@ -414,7 +426,7 @@ def plan(table, profile, seeds, results, as_json):
 @cli.command()
 @click.argument("table", required=False)
 @click.option("--profile", help="mini, lite or paper [default: all].")
-@RESULTS
+@RECORDS
 @JSON
 def status(table, profile, results, as_json):
     """What is done, running, failed and missing, with its cost so far and an estimate of what is left.
@@ -474,7 +486,7 @@ def show_progress():
               help="Tested before or after a round's local training [default: as each row says].")
 @click.option("--why", metavar="CLAIM", help="From a claim of `fedlib claims` to the records behind its verdict.")
 @FORM
-@RESULTS
+@RECORDS
 @JSON
 def show(table, profile, rule, when, why, form, results, as_json):
     """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims.
@@ -513,7 +525,7 @@ def compare(runs, to, rule, picture, form, as_json):
 
 @cli.command("claims")
 @click.argument("paper", required=False)
-@RESULTS
+@RECORDS
 @JSON
 def claims_(paper, results, as_json):
     """List what the papers claim, with a verdict on each, computed from the records."""

@@ -28,6 +28,12 @@ def results_folder(given: Path | None = None) -> Path:
     return next((p for p in places if p.is_dir()), here / "results")
 
 
+def absent(results: Path) -> str:
+    """What a reader must know where there is no folder of records; "" where there is one."""
+    return "" if results.is_dir() else (f"There is no folder of records at {results}: clone the repository here, or "
+                                        "name the folder results of a clone by FEDLIB_RESULTS or --results.")
+
+
 def write_record(path: Path, record: dict):
     """Write the record whole or not at all."""
     write_bytes(path, (json.dumps(record, indent=1) + "\n").encode())

@@ -15,6 +15,7 @@ from fedlib.datasets import prepare
 from fedlib.engine import loop, records
 from fedlib.experiments import batch, tables
 from fedlib.methods import METHODS
+from fedlib.report.page import Page
 
 
 @pytest.fixture
@@ -357,3 +358,19 @@ def test_clients_together_on_request(fedlib, small, tmp_path):
     for wrong in ("0", "many", "-1"):
         code, _, err = fedlib("run", "small/t", "--stack", wrong, "--results", tmp_path)
         assert code == 2 and "neither auto nor a number" in err
+
+
+@pytest.mark.parametrize("args", [("show", "small/t"), ("status",), ("tables",)], ids=lambda a: a[0])
+def test_where_no_records_are_found_that_is_said(args, fedlib, small, tmp_path):
+    """Outside a clone a table of dashes told nothing."""
+    nowhere = tmp_path / "nowhere"
+    code, _, err = fedlib(*args, "--results", nowhere)
+    assert code == 0 and f"There is no folder of records at {nowhere}" in err and "FEDLIB_RESULTS" in err
+    assert fedlib(*args, "--results", tmp_path)[2] == ""
+
+
+def test_a_page_without_records_says_where_it_looked(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RESULTS", str(tmp_path / "nowhere"))
+    assert f"no folder of records at {tmp_path / 'nowhere'}" in Page("small/t", "mini").about().data
+    monkeypatch.setenv("FEDLIB_RESULTS", str(tmp_path))
+    assert "no folder" not in Page("small/t", "mini").about().data

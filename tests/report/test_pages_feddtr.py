@@ -141,7 +141,8 @@ def test_places_printed_and_ours(timed):
     for block in page.ran:
         for name, each in timed.items():
             means = each.averages[each.averages.block == block].set_index("row").ours
-            assert found[name][block].place == 1 + (means > means["FedDTR"]).sum(), (block, name)
+            if means.count() > 1:       # there are others
+                assert found[name][block].place == 1 + (means > means["FedDTR"]).sum(), (block, name)
 
 
 def test_the_text_has_one_margin_that_the_table_has_not(timed):

@@ -17,16 +17,13 @@ SELECT = click.option("--select", "rule",
                       help="last, last5, best-val, best-val-loss or best-test [default: the table's].")
 
 
-def there(context, option, folder):
-    """The folder of records as given; where there is none, that is said."""
+def told(results):
+    """Where there is no folder of records, that is said."""
     from fedlib.engine.records import absent, results_folder
-    if missing := absent(results_folder(folder)):
+    if missing := absent(results_folder(results)):
         click.echo(missing, err=True)
-    return folder
 
 
-RECORDS = click.option("--results", type=click.Path(path_type=Path), callback=there,
-                       help="Folder of records [default: results/].")
 PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
 
 
@@ -334,7 +331,7 @@ def node(port, words):
 # the papers' tables
 
 @cli.command("tables")
-@RECORDS
+@RESULTS
 @JSON
 def tables_(results, as_json):
     """List the papers' tables and how many records each profile has."""
@@ -342,6 +339,7 @@ def tables_(results, as_json):
     from fedlib.experiments import tables
     lines = tables.listing(results_folder(results))
     click.echo(json.dumps(lines, indent=1) if as_json else tables.listing_text(lines))
+    told(results)
 
 
 @cli.command()
@@ -426,7 +424,7 @@ def plan(table, profile, seeds, results, as_json):
 @cli.command()
 @click.argument("table", required=False)
 @click.option("--profile", help="mini, lite or paper [default: all].")
-@RECORDS
+@RESULTS
 @JSON
 def status(table, profile, results, as_json):
     """What is done, running, failed and missing, with its cost so far and an estimate of what is left.
@@ -441,6 +439,7 @@ def status(table, profile, results, as_json):
         return click.echo(json.dumps(parts, indent=1) if as_json else "\n".join(campaign.lines(parts)))
     found = standing.everything([table] if table else tables.idents(), profile, results_folder(results))
     click.echo(json.dumps(found, indent=1) if as_json else "\n".join(standing.said(found)))
+    told(results)
 
 
 @cli.command()
@@ -486,7 +485,7 @@ def show_progress():
               help="Tested before or after a round's local training [default: as each row says].")
 @click.option("--why", metavar="CLAIM", help="From a claim of `fedlib claims` to the records behind its verdict.")
 @FORM
-@RECORDS
+@RESULTS
 @JSON
 def show(table, profile, rule, when, why, form, results, as_json):
     """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims.
@@ -503,6 +502,7 @@ def show(table, profile, rule, when, why, form, results, as_json):
     if form and not why:
         return click.echo(shown.as_form(table, profile, found["cells"], form))
     click.echo(json.dumps(found, indent=1) if as_json else text(found))
+    told(results)
 
 
 @cli.command()
@@ -525,13 +525,14 @@ def compare(runs, to, rule, picture, form, as_json):
 
 @cli.command("claims")
 @click.argument("paper", required=False)
-@RECORDS
+@RESULTS
 @JSON
 def claims_(paper, results, as_json):
     """List what the papers claim, with a verdict on each, computed from the records."""
     from fedlib.report import shown
     found = shown.claims_listing(paper, results)
     click.echo(json.dumps(found, indent=1) if as_json else shown.claims_text(found))
+    told(results)
 
 
 @cli.command()

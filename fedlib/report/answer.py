@@ -103,9 +103,11 @@ def basis(page, block: str, rows: list[str]) -> str:
                  if p.block == block and p.row in rows}
     found = page.evidence[(page.evidence.block == block) & page.evidence.row.isin(rows)
                           & (page.evidence.setting == ("ood" if page.table.transfer else "avg"))]
-    rounds, epochs = max(protocols, default=(0, 0))
+    if not len(found):
+        return "none of the printed rows was run"
+    rounds, epochs = max(protocols)
     long = f"{rounds} round{'s' * (rounds != 1)}" + f" of {epochs} epochs" * (epochs > 1)
-    seeds = int(found.n.max()) if len(found) else 0
+    seeds = int(found.n.max())
     counts = [f"{int(found[k].eq(True).sum())} {word}" for k, word in
               (("learned", "learned"), ("settled", "settled"), ("tuned", "tuned"))]
     return (f"{page.blocks[block]} profile, {long}, {seeds} seed{'s' * (seeds != 1)}; of {len(found)} rows "

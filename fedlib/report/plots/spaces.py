@@ -346,12 +346,12 @@ def contest(moments: dict, classes, sides=("left site", "right site"), kinds=("l
     import torch
     import torch.nn.functional as F
     figure, axes = plt.subplots(1, len(moments), figsize=(WIDTH, 2.7), sharex=True, sharey=True, squeeze=False)
-    reach = torch.linspace(-3, 3, 60)
+    reach = torch.linspace(-3, 3, 31)
     ground = torch.stack(torch.meshgrid(reach, reach, indexing="xy"), -1).flatten(0, 1)
     for ax, (title, (net, places, ways)) in zip(axes[0], moments.items(), strict=True):
         with torch.no_grad():
-            first = net(ground).softmax(1)[:, 0].view(60, 60)
-        ax.contourf(reach, reach, first, levels=torch.linspace(0, 1, 11), cmap="RdBu", alpha=0.35)
+            first = net(ground).softmax(1)[:, 0].view(len(reach), -1)
+        ax.contourf(reach, reach, first, levels=torch.linspace(0, 1, 9), cmap="RdBu", alpha=0.35)
         for k, (ink, side) in enumerate(zip((OKABE_ITO[0], OKABE_ITO[3]), sides, strict=True)):
             for c, (marker, kind) in enumerate(zip("o^", kinds, strict=True)):
                 ax.scatter(*places[k][classes[k] == c][:60].T, s=9, color=ink, marker=marker, linewidths=0,

@@ -27,7 +27,7 @@ def told(results):
 PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
 
 
-def FORM(command):
+def forms(command):
     """Options for other programs."""
     for form in ("csv", "latex", "html", "markdown"):
         command = click.option(f"--{form}", "form", flag_value=form, help=f"Print {form}.")(command)
@@ -484,7 +484,7 @@ def show_progress():
 @click.option("--when", type=click.Choice(["before", "after"]),
               help="Tested before or after a round's local training [default: as each row says].")
 @click.option("--why", metavar="CLAIM", help="From a claim of `fedlib claims` to the records behind its verdict.")
-@FORM
+@forms
 @RESULTS
 @JSON
 def show(table, profile, rule, when, why, form, results, as_json):
@@ -510,7 +510,7 @@ def show(table, profile, rule, when, why, form, results, as_json):
 @click.option("--to", default="", metavar="ROW", help="The row that the others are compared with [default: FedAvg].")
 @SELECT
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the curves to this file, .svg, .pdf or .png.")
-@FORM
+@forms
 @JSON
 def compare(runs, to, rule, picture, form, as_json):
     """Set RUNS side by side, records of `fedlib train` or folders of them: rows, intervals, differences by seed."""

@@ -2,6 +2,7 @@
 import json
 import math
 import tomllib
+from collections import Counter
 from typing import Any
 
 
@@ -17,7 +18,7 @@ def once(pairs: list[tuple]) -> dict:
     """An object whose names are all different."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError(f"it says '{next(k for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i]))}' twice")
+        raise ValueError(f"it says '{Counter(k for k, _ in pairs).most_common(1)[0][0]}' twice")
     return made
 
 

@@ -70,21 +70,25 @@ def read_record(path: Path) -> dict:
         check_rounds(record["rounds"])
         check_plan(record)
         return record
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:      # of another form anywhere inside
         raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error
 
 
 def check_rounds(rounds: list[dict]):
-    """ValueError unless these are the rounds of a run, all with the same measurements. Quick: thousands are read."""
+    """ValueError unless these are the rounds of a run, all with the same measurements. Quick: thousands are read.
+
+    A round that names machines as absent may lack theirs.
+    """
     if not rounds or not all(isinstance(r, dict) and r.get("acc") for r in rounds):
         raise ValueError("it has no rounds")
-    wanted = [k for k in (*BY_NAME, *NUMBERS, "val_loss") if k in rounds[0]]
+    wanted = [k for k in (*BY_NAME, *NUMBERS, "val_loss") if any(k in r for r in rounds)]
+    domains = {d for r in rounds for d in r["acc"]}
     for r in rounds:
         try:
             percents = [v for k in BY_NAME if k in r for v in r[k].values()]
-            right = (type(r["round"]) is int and all(k in r for k in wanted) and all(0 <= v <= 100 for v in percents)
-                     and not any(type(v) is bool for v in percents) and r["acc"].keys() == rounds[0]["acc"].keys()
-                     and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
+            whole = r.get("absent") or (all(k in r for k in wanted) and r["acc"].keys() == domains)
+            right = (whole and type(r["round"]) is int and all(0 <= v <= 100 for v in percents)
+                     and not any(type(v) is bool for v in percents) and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
                      and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
         except (KeyError, TypeError, AttributeError):
             right = False
@@ -99,8 +103,9 @@ def check_plan(record: dict):
         raise ValueError("its rounds are not in order")
     if numbers[-1] > run.get("protocol", {}).get("rounds", FAR):
         raise ValueError("it has more rounds than were asked for")
-    asked = run.get("data", {})
+    asked, seen = run.get("data", {}), {d for r in record["rounds"] for d in r["acc"]}
+    lacking = any(r.get("absent") for r in record["rounds"])
     for domains in (set(asked.get("domains") or ()) - set(asked.get("unseen") or ()),
                     {client.get("domain") for client in held.get("clients", ())}):
-        if domains and domains != record["rounds"][0]["acc"].keys():
+        if domains and seen != domains and not (lacking and seen < domains):
             raise ValueError("its domains are not those of the run")

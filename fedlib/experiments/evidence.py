@@ -9,7 +9,6 @@ from fedlib.experiments.tables import Table
 from fedlib.methods import make
 
 STILL = 1.0         # points: a curve that rises by more in its last fifth has not settled
-FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
 
 
 def rise(rounds: list[dict]) -> float:
@@ -23,11 +22,6 @@ def rise(rounds: list[dict]) -> float:
     if len(means) < 2:
         return float("nan")
     return sum(means[-size:]) / size - sum(means[-2 * size:-size]) / len(means[-2 * size:-size])
-
-
-def highest_loss(rounds: list[dict]) -> float:
-    """The largest training loss of a round, in absolute terms."""
-    return max(abs(r.get("train_loss", 0.0)) for r in rounds)
 
 
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
@@ -44,7 +38,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
               tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
     curves, shared = {}, set()
     for p, record in tables.records_of(table, profile, results, seeds, when):
-        curves.setdefault((p.block, p.row), []).append((rise(record["rounds"]), highest_loss(record["rounds"])))
+        curves.setdefault((p.block, p.row), []).append((rise(record["rounds"]), tables.highest_loss(record["rounds"])))
         shared |= set() if make(p.run.method, p.run.settings).personal else {(p.block, p.row)}
     lines = []
     for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):
@@ -59,7 +53,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         rising = pd.Series(rises).mean()
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
-                      "settled": not rising > STILL, "loss": max(losses), "diverged": max(losses) > FAR,
+                      "settled": not rising > STILL, "loss": max(losses), "diverged": max(losses) > tables.FAR,
                       "tuned": table.tuned(row, profile)})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
                                         "settled", "loss", "diverged", "tuned"])

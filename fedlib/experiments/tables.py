@@ -16,6 +16,7 @@ from fedlib.methods import own_code
 
 PAPERS = resources.files("fedlib") / "papers"
 CONSTANT, COMMON = "constant answer", "one constant answer for all"     # the rows of `Table.references`
+FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
 TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
 CHOICE = {"settings": dict, "protocol": dict, "tries": int, "seeds": [int], "accuracy": float, "given": float}
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
@@ -30,11 +31,12 @@ VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
                 "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
 HOW = {"data": dict, "net": dict, "protocol": dict}
+CHANGES = {f"{part}?": dict for part in HOW}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str]}
                     | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
-                          "columns?": {str: str}, "data?": {str: dict},
+                          "columns?": {str: str}, "data?": {str: dict}, "changes?": {str: CHANGES},
                           "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
                           "rates_only?": bool}},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
@@ -195,6 +197,9 @@ def checked(text: str) -> dict:
             raise ValueError(f"two rows of {name} have one name")
         if taken := [r for r in rows if is_tuned(r)]:
             raise ValueError(f"the row '{taken[0]}' of {name} has the name of a tuned form")
+        places = {f"{b}.{p}" for b in table["blocks"] for p in PROFILES if p in content["blocks"].get(b, {})}
+        if unknown := set(table.get("changes", {})) - places:
+            raise ValueError(f"{name} changes '{min(unknown)}', which it does not have")
         if absent := set(table["blocks"]) - set(content["blocks"]):
             raise ValueError(f"{name} has a block '{min(absent)}' that is not there")
     return content
@@ -269,7 +274,12 @@ def load_table(ident: "str | Table") -> Table:
     printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
     claims = [c for c in content.get("claims", []) if c["table"] == name]
     columns = {"columns": table["columns"]} if "columns" in table else {}
-    return Table(ident, table["title"], {b: content["blocks"][b] | columns for b in table["blocks"]},
+    blocks = {b: content["blocks"][b] | columns for b in table["blocks"]}
+    for place, parts in table.get("changes", {}).items():
+        block, profile = place.rsplit(".", 1)
+        how = blocks[block][profile]
+        blocks[block] |= {profile: how | {k: how[k] | v for k, v in parts.items()}}
+    return Table(ident, table["title"], blocks,
                  [*table["rows"], *tuned_rows(table["rows"], tuned_settings(tuned_file(ident)).get(ident, {}))],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,
                  table.get("data", {}), table.get("leave_one_out", False), content.get("methods", {}),
@@ -344,6 +354,11 @@ def _least_loss(rounds):
     return min(rounds, key=lambda r: (r["val_loss"] != r["val_loss"], r["val_loss"]))   # the first of equal ones
 
 
+def highest_loss(rounds: list[dict]) -> float:
+    """The largest training loss of a round, in absolute terms."""
+    return max(abs(r.get("train_loss", 0.0)) for r in rounds)
+
+
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="",
            planned: list[Planned] | None = None) -> pd.DataFrame:
     """One line per record and column: block, setting (domain or avg), row, seed, value. `when`, `planned` as for
@@ -386,7 +401,12 @@ def curves(table: Table, profile: str, results: Path, seeds=None, when: str = ""
 
 
 def compare(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="") -> pd.DataFrame:
-    """Printed and ours by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none."""
+    """Printed and ours by cell: block, setting, row, printed, ours, half, n, difference; nan where there is none.
+
+    A row of which a seed diverged on the way has no number of ours, though n seeds: the others would flatter it.
+    """
+    fallen = {(p.block, p.row) for p, record in records_of(table, profile, results, seeds, when)
+              if highest_loss(record["rounds"]) > FAR}
     ours = values(table, profile, results, rule, seeds, when).groupby(["block", "setting", "row"])["value"].agg(list)
     printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
     lines = []
@@ -395,7 +415,8 @@ def compare(table: Table, profile: str, results: Path, rule: str | None = None, 
             for row in (r["name"] for r in table.rows):
                 key, place = (block, setting, row), (table.printed_as(block), setting, table.printed_row(row))
                 sample, paper = ours.get(key, []), printed.get(place, float("nan"))
-                lines.append((*key, paper, *interval(sample), len(sample)))
+                found = interval([] if (block, row) in fallen else sample)
+                lines.append((*key, paper, *found, len(sample)))
     cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
     return cells.assign(difference=cells.ours - cells.printed)
 
@@ -408,11 +429,13 @@ def shown_blocks(table: Table, profile: str) -> list[str]:
 
 
 def cell(line, join: str = " | ") -> str:
-    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what is not printed or was not run.
+    """'64.91 | 57.5 ± 1.2': printed, then ours; a dash for what is not printed or was not run, a word for
+    what diverged.
 
     '67.6 (2.7) | ...' where the line has the printed standard deviation, `spread`.
     """
-    ours = "–" if pd.isna(line.ours) else f"{line.ours:.1f}" + ("" if pd.isna(line.half) else f" ± {line.half:.1f}")
+    none = "diverged" if line.get("n") else "–"
+    ours = none if pd.isna(line.ours) else f"{line.ours:.1f}" + ("" if pd.isna(line.half) else f" ± {line.half:.1f}")
     spread = line.get("spread", float("nan"))
     theirs = f"{line.printed:.2f}" if pd.isna(spread) else f"{line.printed:.1f} ({spread:.1f})"
     return ("–" if pd.isna(line.printed) else theirs) + join + ours

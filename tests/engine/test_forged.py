@@ -61,6 +61,8 @@ FORGED = {
     "another seed": lambda record: record["run"].update(seed=1),
     "another rate": lambda record: record["run"]["protocol"].update(lr=0.5),
     "other clients": lambda record: record["made"]["data"]["clients"][0].update(domain="heaven"),
+    "clients that are words": lambda record: record["made"]["data"].update(clients=["street"]),
+    "domains that are a number": lambda record: record["made"]["data"].update(clients=3),
     "no duration": lambda record: record["made"].pop("seconds"),
     "no making": lambda record: record.pop("made"),
 }

@@ -15,7 +15,8 @@ from fedlib.experiments import tables, tune
 KEPT = Path(__file__).with_name("planned_runs.json")
 ROOT = Path(__file__).resolve().parents[2]      # conftest has it too, but this is a program as well
 # What lies below results/ and belongs to no planned run, and why.
-NAMED = {"crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
+NAMED = {"SHA256SUMS": "of `python book/readme.py`: what all of them hold",
+         "crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
          "bench/amd-epyc-family-25-model-17-avx512-2-cores.bench": "of `fedlib bench`, one file for each machine"}
 
 

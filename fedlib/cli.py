@@ -24,6 +24,7 @@ def told(results):
         click.echo(missing, err=True)
 
 
+SECONDS = 10        # between lines of progress where there is no terminal
 PROFILE = click.option("--profile", default="mini", show_default=True, help="mini, lite or paper.")
 
 
@@ -237,14 +238,18 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     check_device(device)
     torch.set_num_threads(threads)
+    line = show_progress(sys.stderr, wait=True)
     for run in runs:
         kept_models.check_data(run, out)
         if save and (run.path(out).exists() > run.beside(out, kept_models.KIND).exists()):
             click.echo("the record is there without its net: it is trained again to keep it", err=True)
         with tqdm(total=run.protocol.rounds, unit="round", desc=run.method, disable=None) as bar:
-            def say(event, bar=bar):
+            def say(event, bar=bar, run=run):
                 bar.update(event["round"] - bar.n)
                 bar.set_postfix_str(f"{event['acc']:.1f} %")
+                if bar.disable:
+                    line(f"{run.method}, seed {run.seed}: round {event['round']} of {event['rounds']}, "
+                         f"{event['acc']:.1f} %")
             how = {"device": device, "say": say, "stack": stack.usual(device)}
             model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
             path = loop.train(run, out, **how)
@@ -464,16 +469,17 @@ def parse_seeds(text: str | None) -> list[int] | None:
     return None if text is None else [settings.convert(int, s, "seed") for s in text.split(",")]
 
 
-def show_progress():
-    """One line that is renewed on a terminal; elsewhere a line now and then."""
-    if sys.stdout.isatty():
-        return lambda line: click.echo(f"\r\033[K{line[:os.get_terminal_size().columns - 1]}", nl=False)
-    last = [0.0]
+def show_progress(stream=None, wait: bool = False):
+    """One line that is renewed on a terminal; elsewhere a line every ten seconds, the first at once or after them."""
+    stream = stream or sys.stdout
+    if stream.isatty():
+        return lambda line: click.echo(f"\r\033[K{line[:os.get_terminal_size().columns - 1]}", stream, nl=False)
+    last = [time.monotonic() - (0 if wait else SECONDS)]
 
     def say(line):
-        if time.monotonic() - last[0] >= 10:
+        if time.monotonic() - last[0] >= SECONDS:
             last[0] = time.monotonic()
-            click.echo(line)
+            click.echo(line, stream)
     return say
 
 

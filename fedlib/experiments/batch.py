@@ -146,13 +146,15 @@ def _line(outcome, total, running, start) -> str:
     return f"» {outcome['done']}/{total} runs{failed}, {minutes}m{secs:02d}s · {now}"
 
 
-def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "cpu", results: Path | None = None,
+def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "auto", results: Path | None = None,
            jobs: int | None = None) -> Path:
-    """For notebooks: the folder of records. With mode "run" it trains what is missing first."""
+    """For notebooks: the folder of records. With mode "run" it trains what is missing first, and says on what."""
     results, planned = records.results_folder(results), table.runs(profile, seeds)
     pick("mode", mode, ("read", "run"))
     todo = [p for p in planned if not p.done(results)]
     if todo and mode == "run":
+        device = machine.chosen(device)
+        print(f"device: {device} ({machine.described(device)['hardware']})")
         outcome = execute(todo, results, jobs or together(device), device)
         if outcome["failed"]:
             raise UserError(f"{len(outcome['failed'])} runs failed: {outcome['failed'][0]}")

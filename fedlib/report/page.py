@@ -26,7 +26,7 @@ class Page:
     cells      printed and ours          averages the same of the means        values   a line for each seed
     """
 
-    def __init__(self, ident, profile: str = "lite", seeds=None, mode: str = "read", device: str = "cpu",
+    def __init__(self, ident, profile: str = "lite", seeds=None, mode: str = "read", device: str = "auto",
                  when: str = ""):
         self.table, self.profile, self.seeds, self.when = tables.load_table(ident), profile, seeds or None, when
         self.results = batch.ensure(self.table, profile, self.seeds, mode, device)

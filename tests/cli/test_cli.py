@@ -149,6 +149,19 @@ def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
     assert code == 2 and "no setting 'preset'" in err
 
 
+
+def test_training_speaks_without_a_terminal_too(fedlib, tmp_path, monkeypatch):
+    """A notebook, a log or a cluster saw nothing until the record was written."""
+    args = ("train", "FedAvg", "--data", "tiny_digits", "--rounds", 2, "--set", "net=linear", "--json", "--out")
+    code, out, err = fedlib(*args, tmp_path / "quick")
+    assert (code, err) == (0, "")          # over before there was something to say
+    monkeypatch.setattr("fedlib.cli.SECONDS", 0)
+    code, slow, err = fedlib(*args, tmp_path / "slow")
+    acc = strict_json(slow)["acc"]
+    assert (code, strict_json(out)["acc"]) == (0, acc)
+    assert err.splitlines()[-1] == f"FedAvg, seed 0: round 2 of 2, {sum(acc.values()) / len(acc):.1f} %"
+
+
 def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_path, monkeypatch):
     """A clock that ticks at every look: a round takes 3 s, of which it measures 1."""
     loop.train(tables.load_table("small/t").references("mini")[0].run, tmp_path / "r")

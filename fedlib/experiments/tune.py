@@ -24,12 +24,14 @@ WORTH = 0.5         # points
 SEEDS = (100, 101)
 GRID = ((1, 1), (0.3, 1), (3, 1), (0.1, 1), (1, 0.1), (1, 10), (0.3, 0.1), (0.3, 10))      # of rate and weight
 RATES = (1, 0.3, 3, 0.1, 0.03, 10, 0.5, 2)
+PENALTIES = (1.0, 100.0, 1e4, 0.01, 1e3, 1e5, 10.0, 1e6)      # of closed forms, in the scale of the features
 TRIES = len(GRID)
 MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": "mu", "pFedMe": "lam", "FedAMP": "lam",
         "PerFedAvg": "alpha", "FedPHP": "lam", "FedALA": "eta", "APFL": "alpha", "COPA": "lam", "FedProto": "lam",
         "FPL": "lam", "FedPLVM": "lam", "I2PFL": "lam_intra", "ADCOL": "mu", "FedPall": "mu", "RUCR": "lam",
         "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs"}
-RATE = {"MPFT": "server_lr"}        # of methods that train elsewhere than at the clients
+RATE = {"MPFT": "server_lr", "FedPFT": "server_lr"}     # of methods that train elsewhere than at the clients
+PENALTY = {"Fed3R": "lam", "AFL": "lam", "FedCGS": "lam"}     # and of those that do not train
 MOST = {"FedALA": 1.0, "APFL": 0.99}        # what a weight may be at most
 
 
@@ -61,6 +63,9 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
     given = run.settings | {k: d for k, (_, d) in fields(METHODS[run.method]).items() if k not in run.settings}
     if table.rates_only or main and not given[main]:
         main = ""       # the table is about it, or an ablation turns the term off
+    if penalty := PENALTY.get(run.method):
+        values = dict.fromkeys((given[penalty], *PENALTIES))
+        return [{"settings": {penalty: value}, "protocol": {}} for value in [*values][:count]]
     found = []
     for of_rate, of_weight in (GRID if main else [(f, 1) for f in RATES])[:count]:
         settings, protocol = {}, {}

@@ -5,6 +5,7 @@ from importlib.metadata import entry_points
 from fedlib.methods import (  # noqa: F401
     adversarial,
     class_texts,
+    closed_form,
     drift,
     features,
     personal,

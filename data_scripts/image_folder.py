@@ -17,6 +17,7 @@ from fedlib.datasets.prepare import TEST, TRAIN, folder
 
 IN_MEMORY = 256 * 2**20  # bytes; larger arrays of decoded images lie in a file
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
+FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP")      # no PostScript, which starts a program
 
 
 def bare(name: str) -> str:
@@ -127,7 +128,9 @@ def each_image(files: list, work, what: str, skip: list | None = None) -> np.nda
 
     def read(i):
         try:
-            with Image.open(files[i]) as image:
+            if isinstance(files[i], str | Path) and Path(files[i]).exists() and not Path(files[i]).is_file():
+                raise OSError("it is no regular file")      # a pipe would be waited for
+            with Image.open(files[i], formats=FORMATS) as image:
                 work(i, image)
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
             why = (str(error) or type(error).__name__).splitlines()[0]

@@ -130,6 +130,17 @@ def test_corrupt_image(tmp_path, content, monkeypatch):
     assert not (tmp_path / "store").exists()
 
 
+def test_a_picture_starts_no_program_and_a_pipe_is_not_waited_for(tmp_path, monkeypatch):
+    """Pillow gives PostScript to Ghostscript, whatever the file is called."""
+    picture, pipe = tmp_path / "scan.jpg", tmp_path / "pipe.jpg"
+    Image.new("RGB", (9, 9)).save(picture, "EPS")
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail("a program was started"))
+    os.mkfifo(pipe)
+    for path, why in ((picture, "cannot identify"), (pipe, "it is no regular file")):
+        with pytest.raises(UserError, match=f"is not a readable image .{why}"):
+            image_folder.decode([path], 8, "test")
+
+
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_arrays_are_resized_like_files(tmp_path, mode):
     image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (28, 28, 3), dtype=np.uint8)).convert(mode)

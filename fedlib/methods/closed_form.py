@@ -92,8 +92,8 @@ class FedPFT(Fed3R):
     """w <- argmin_w CE(w z, c), z ~ N(mu_m, diag v_m), n_m of each m: a head trained on what was drawn from Gaussians.
 
     For each class a client fits a mixture of K Gaussians to its features, of one where it has no more than K samples,
-    and sends their means, variances and how many samples each stands for. K, SGD and its steps as FedCGS's authors run
-    it; they leave small classes out.
+    and sends their means, variances and shares of its samples. K, SGD and its steps as FedCGS's authors run it; they
+    leave small classes out.
     Beitollahi et al., 2024, arXiv:2402.01862.
     """
     K: int = 10
@@ -106,15 +106,17 @@ class FedPFT(Fed3R):
     def upload(self, client):
         z, y = features(client, self.protocol)
         parts = [mixture(z[y == c, :-1], self.K, client.seed) for c in y.unique()]
-        of = y.unique().repeat_interleave(torch.tensor([len(n) for _, _, n in parts]).to(y))
-        return dict(zip(("means", "variances", "n"), map(torch.cat, zip(*parts)))) | {"of": of}
+        means, variances, n = map(torch.cat, zip(*parts))
+        of = y.unique().repeat_interleave(torch.tensor([len(own) for _, _, own in parts]).to(y))
+        return {"means": means, "variances": variances, "share": n / len(y), "of": of, "n": torch.tensor(len(y))}
 
     def aggregate(self, uploads):
-        means, variances, n, of = (torch.cat([u[k] for u in uploads.values()])
-                                   for k in ("means", "variances", "n", "of"))
+        n = torch.cat([(u["share"].clamp_min(0) / u["share"].clamp_min(0).sum() * u["n"]).round().long()
+                       for u in uploads.values()])      # whatever a client says, no more than it has samples
+        means, variances, of = (torch.cat([u[k] for u in uploads.values()]) for k in ("means", "variances", "of"))
         gen, y = generator(self.seed, "drawn"), of.repeat_interleave(n)
         noise = torch.randn((len(y), means.shape[1]), generator=gen).to(means)
-        x = means.repeat_interleave(n, 0) + noise * variances.repeat_interleave(n, 0).sqrt()
+        x = means.repeat_interleave(n, 0) + noise * variances.clamp_min(0).repeat_interleave(n, 0).sqrt()
         head = load_params(nn.Linear(x.shape[1], len(self.classes)).to(x.device),
                            {k: self.global_[f"head.{k}"] for k in ("weight", "bias")})
         opt = torch.optim.SGD(head.parameters(), self.server_lr, momentum=0.9)
@@ -133,10 +135,10 @@ def features(client, protocol) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def mixture(x, K: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Means `(M, D)`, variances `(M, D)` and rounded numbers of samples `(M,)` of Gaussians fitted by EM."""
+    """Means `(M, D)`, variances `(M, D)` and numbers of samples `(M,)` of Gaussians fitted by EM."""
     if len(x) <= K or K == 1:
-        return x.mean(0)[None].float(), x.var(0, correction=0)[None].float(), torch.tensor([len(x)]).to(x.device)
+        return x.mean(0)[None].float(), x.var(0, correction=0)[None].float(), torch.tensor([float(len(x))]).to(x)
     from sklearn.mixture import GaussianMixture
     fitted = GaussianMixture(K, covariance_type="diag", random_state=seed).fit(x.cpu().numpy())
-    made = fitted.means_, fitted.covariances_, (fitted.weights_ * len(x)).round()
-    return tuple(torch.as_tensor(v).to(x.device, kind) for v, kind in zip(made, (torch.float, torch.float, torch.long)))
+    made = fitted.means_, fitted.covariances_, fitted.weights_ * len(x)
+    return tuple(torch.as_tensor(v).to(x.device, kind) for v, kind in zip(made, (torch.float, torch.float, x.dtype)))

@@ -96,7 +96,7 @@ def test_a_mixture_of_one_is_mean_and_variance_and_counts_are_kept(cloud):
     assert torch.allclose(means[0].double(), x.mean(0), atol=1e-6) and n.tolist() == [300]
     assert torch.allclose(variances[0].double(), x.var(0, correction=0), atol=1e-4)
     means, variances, n = mixture(x, 3, 0)
-    assert len(n) == 3 and abs(n.sum() - 300) <= 1 and (n > 80).all() and (variances > 0.5).all()     # the classes
+    assert len(n) == 3 and float(n.sum()) == pytest.approx(300) and (n > 80).all() and (variances > 0.5).all()
     assert mixture(x[:10], 10, 0)[2].tolist() == [10]       # of few samples no Gaussian is a sample
 
 
@@ -107,7 +107,12 @@ def test_fedpft_learns_from_what_was_drawn_and_sends_no_sample(cloud):
     method, client = make("FedPFT", {"K": 2}), Client("0", "", Split(x, y), Split(x, y), classes=NAMES)
     client.net = build(Arch("identity"), 3, (6,), 0)
     sent = method.upload(client)
-    assert {k: tuple(v.shape) for k, v in sent.items()} == {"means": (6, 6), "variances": (6, 6), "n": (6,), "of": (6,)}
+    shapes = {"means": (6, 6), "variances": (6, 6), "share": (6,), "of": (6,), "n": ()}
+    assert {k: tuple(v.shape) for k, v in sent.items()} == shapes
+    method.setup(client.net)
+    method.seed, method.classes, before = 0, NAMES, method.global_
+    method.aggregate({"0": sent | {"share": 1e9 * sent["share"], "variances": -sent["variances"]}})
+    assert all(v.isfinite().all() and v.shape == before[k].shape for k, v in method.global_.items())    # a liar's
 
 
 def test_the_body_stays_and_only_the_head_is_solved():

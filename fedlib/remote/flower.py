@@ -6,6 +6,7 @@ state stay on its node; the server knows of a client its domain, its classes, th
 import dataclasses
 import json
 import math
+import statistics
 import time
 from collections import Counter
 from logging import INFO
@@ -31,6 +32,7 @@ from fedlib.engine.worker import Worker, Workers, initial_net
 from fedlib.remote import wire
 
 MOST = 10 ** 9      # samples, words or pixels that a node may speak of
+FAR = 100.0         # times the median norm of the round's uploads: beyond it none counts
 client, server = ClientApp(), ServerApp()
 
 
@@ -205,6 +207,8 @@ class Nodes(Workers):
         sent = list(self.grid.push_messages(new)) if new else []
         self.pending |= {name: m.metadata.dst_node_id for name, m in zip(sent, new, strict=True) if name}
         self.asked |= here
+        for node in self:
+            node.address = node.address if node.address in here else None
         for reply in self.grid.pull_messages(list(self.pending)) if self.pending else ():
             address = self.pending.pop(reply.metadata.reply_to_message_id, None)
             if reply.has_error():       # Flower's: the node has left; it is asked again when it is back
@@ -212,19 +216,19 @@ class Nodes(Workers):
                 continue
             try:
                 self.admit(address, greeting(reply, [n.client.domain for n in self]))
-            except UserError as error:
-                log(INFO, "node %s turned away: %s", address, error)
-        for node in self:
-            node.address = node.address if node.address in here else None
+            except Exception as error:      # whatever one says, the others go on
+                log(INFO, "node %s turned away: %s", address, refused(error))
 
     def admit(self, address: int, hello: dict):
-        """A node speaks for its domain from now on, in place of one that did; not if its data are of another kind."""
+        """A node speaks for its domain from now on; not if its data are of another kind, or while another one does."""
         if self.agreed and kind(hello) != self.agreed:
             log(INFO, "node %s turned away: %s has other classes or shapes than most", address, hello["domain"])
             return
         node, shape = next(n for n in self if n.client.domain == hello["domain"]), hello["shape"]
         if node.address not in (None, address):
-            log(INFO, "node %s speaks for %s in place of node %s", address, hello["domain"], node.address)
+            log(INFO, "node %s turned away: node %s speaks for %s", address, node.address, hello["domain"])
+            self.asked.discard(address)         # it is asked again
+            return
         node.address, node.hello = address, hello
         node.client.train, node.client.test = nothing(hello["train"], shape), nothing(hello["test"], shape)
         node.client.val = nothing(hello["val"], shape) if hello["val"] else None
@@ -240,11 +244,16 @@ class Nodes(Workers):
         def check(node, said, block):
             upload = wire.unpack(block, self.expected, len(node.client.train), len(node.client.classes))
             said = {"loss": figure(said.get("loss"))} | ({"after": score(said["after"])} if "after" in said else {})
-            node.counted = number
             self.bytes["up"] += len(block)
             return upload, said
 
-        return self.ask("train", "down", places, messages, check)
+        found = self.ask("train", "down", places, messages, check)
+        for i, times in excess({i: a[0] for i, a in zip(places, found, strict=True) if a}).items():
+            found[places.index(i)] = None
+            self.absent["train"][self[i].client.domain] = f"its numbers are {times:.0e} times those of the others"
+        for i in [i for i, answer in zip(places, found, strict=True) if answer]:
+            self[i].counted = number
+        return found
 
     def test(self, places: list[int], asked) -> list:
         """Scores of the nodes that answer well, None of the others."""
@@ -280,8 +289,8 @@ class Nodes(Workers):
             try:
                 found[i] = check(node, *heard(reply))
                 del absent[node.client.domain]
-            except UserError as error:
-                absent[node.client.domain] = str(error)
+            except Exception as error:      # whatever one says, the others go on
+                absent[node.client.domain] = refused(error)
         for node in (self[i] for i in silent):      # it is heard again when it says who it is
             self.asked.discard(node.address)
             node.address = None
@@ -299,6 +308,19 @@ class Nodes(Workers):
 def nothing(count: int, shape) -> Split:
     """A split of which only the sizes are known."""
     return Split(torch.empty(count, *shape, device="meta"), torch.empty(count, device="meta"))
+
+
+def excess(uploads: dict[int, dict]) -> dict[int, float]:
+    """How many times the median norm of all that is sent each upload's is, of those beyond FAR; of three or more."""
+    norms = {i: float(sum(t.double().square().sum() for t in flatten(u).values() if t.is_floating_point())) ** 0.5
+             for i, u in uploads.items()}
+    usual = statistics.median(norms.values()) if len(norms) > 2 else 0.0
+    return {i: norm / usual for i, norm in norms.items() if usual and norm > FAR * usual}
+
+
+def refused(error: Exception) -> str:
+    """What is said of an answer that cannot be used."""
+    return str(error) if isinstance(error, UserError) else f"an answer that makes no sense ({type(error).__name__})"
 
 
 def heard(reply: Message) -> tuple[dict, bytes]:
@@ -338,9 +360,9 @@ def score(said) -> dict:
 
 
 def figure(value) -> float:
-    """A number, which may be infinite or nan. UserError: something else."""
-    if type(value) not in (int, float):
-        raise UserError("a score that is none")
+    """A finite number. UserError: something else."""
+    if type(value) not in (int, float) or not abs(value) < math.inf:
+        raise UserError("a score or loss that is no finite number")
     return float(value)
 
 

@@ -46,7 +46,7 @@ def unpack(block: bytes, expected: dict[str, Entry], rows: int, classes: int) ->
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError("a message is not a safetensors block") from error
     for name in sorted(set(flat) ^ {k for k, e in expected.items() if e.always or k in flat}):
-        raise UserError(f"a message {'has an unknown' if name in flat else 'lacks the'} entry '{name[:80]}'")
+        raise UserError(f"a message {'has an unknown' if name in flat else 'lacks the'} entry {name[:80]!a}")
     lengths = {}
     for name, tensor in flat.items():
         entry, shape = expected[name], tuple(tensor.shape)

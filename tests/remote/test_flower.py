@@ -138,6 +138,8 @@ FAULTS = {
     "float32 (3,)": flipped("params/head.bias", lambda t: t[:3].clone()),
     "float64": flipped("params/head.bias", lambda t: t.double()),
     "within": flipped("n", lambda t: t * 1000),
+    "times those of the others": flipped("params/head.bias", lambda t: t * 1e12),
+    r"unknown entry '\x1b[2J'": lambda self, block: save(wire.load(block) | {"\x1b[2J": torch.ones(1)}),
     "unknown entry 'more'": lambda self, block: save(wire.load(block) | {"more": torch.ones(1)}),
     "larger than any": lambda self, block: block + bytes(10 ** 7),
     "not a safetensors block": lambda self, block: block[:-1],
@@ -158,6 +160,44 @@ def test_a_garbled_message_is_refused_in_one_line_and_the_round_goes_on(said, he
     (domain, why), = record["rounds"][0]["absent"]["train"].items()
     assert domain == "printed" and said in why and "\n" not in why
     assert comparable(record) == without(run, folder / "alone", {(0, "printed")})
+
+
+SAYS = [({"loss": float("nan")}, "no finite number"), ({"loss": -float("inf")}, "no finite number"),
+        ({"loss": 10 ** 400}, "OverflowError"), ({"loss": [1]}, "no finite number"), ({}, "no finite number"),
+        ({"loss": 1.0, "after": {}}, "no finite number"), ({"loss": 1.0, "after": 1}, "a score that is none"),
+        ([], "not of this app")]
+
+
+@pytest.mark.parametrize("about, said", SAYS)
+def test_what_a_node_says_beside_its_message_ends_no_run(about, said, here, caplog):
+    """A loss of nan ended the run and its checkpoint, a whole number of 400 digits the server."""
+    run = run_of("FedAvg")
+
+    class Liar(Faulty):
+        def answer(self, message, context):
+            reply, verb = Grid.answer(self, message, context), message.metadata.message_type
+            if verb == "train" and context.node_config["domain"] == "printed" and message.metadata.group_id == "1":
+                reply.content = flower.content(about, flower.opened(reply)[1])
+            return reply
+
+    nodes, folder = here(run, Liar)
+    record = trained(nodes, run, folder / "there")
+    (domain, why), = record["rounds"][0]["absent"]["train"].items()
+    assert domain == "printed" and said in why and "\n" not in why and "absent" not in record["rounds"][1]
+    assert comparable(record) == without(run, folder / "alone", {(0, "printed")})
+
+
+def test_a_second_node_does_not_take_anothers_place(here, caplog):
+    run = run_of("FedAvg")
+    nodes, folder = here(run)
+    nodes.gather()
+    node = nodes[0]
+    first, hello = node.address, dict(node.hello)
+    nodes.admit(10 ** 6, hello)
+    assert node.address == first and 10 ** 6 not in nodes.asked and f"node {first} speaks for" in caplog.text
+    node.address = None         # it has left
+    nodes.admit(10 ** 6, hello)
+    assert node.address == 10 ** 6
 
 
 def without(run, folder, absent):

@@ -11,6 +11,7 @@ from fedlib.methods import (  # noqa: F401
     personal,
     prompts,
     prototypes,
+    robust,
     server,
     sharing,
 )

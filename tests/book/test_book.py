@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")     # folders of pages with the parameter `profile`
 PAGES = sorted((ROOT / "book").glob("*.md"))
-DRAWS = re.compile(r"\b(?:plt|sns|plots|ax|axes|fig)\.\w+\(|\.plot\(|\bImage\(")
+DRAWS = re.compile(r"\b(?:plt|sns|plots|ax|axes|fig)\.\w+\(|\.plot\(|\bImage\(|\.show_(?:domains|holdings|tuning)\(")
 
 
 def entries(root: Path) -> list[str]:

@@ -216,6 +216,9 @@ RULES = {
     "mpft_pacs_public": Rule(
         "5 images of each class are public, the others per class 56/14/30 train/val/test", "ours, for MPFT",
         mpft_images(0.56, 0.14, 0.30, public=5), ("pacs",)),
+    "mpft_office_public": Rule(
+        "3 images of each class are public, the others per class 56/14/30 train/val/test", "ours, for MPFT",
+        mpft_images(0.56, 0.14, 0.30, public=3), ("office_caltech",)),
     "mpft_pacs_printed": Rule(
         "per class 70/10/20 train/val/test", "MPFT, paper", mpft_images(0.7, 0.1, 0.2), ("pacs",)),
     "mpft_pacs_released": Rule(

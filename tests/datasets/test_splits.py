@@ -44,7 +44,8 @@ def test_every_rule_keeps_its_parts_apart_and_is_the_same_each_time(rule):
 
 DRAWN = {"published": "6e0638ce33f1", "mpft": "f0abfdfdc635", "mpft_pacs": "b8ac473dedf9",
          "mpft_pacs_public": "df6efaed38ae", "mpft_pacs_printed": "faddf24b7a48", "mpft_pacs_released": "a90c770d34db",
-         "mpft_pacs_released_public": "38604f9b5da0", "feddeap": "83d930b30e27", "fedpall_office": "071de3865748",
+         "mpft_office_public": "0000c06e1823", "mpft_pacs_released_public": "38604f9b5da0",
+         "feddeap": "83d930b30e27", "fedpall_office": "071de3865748",
          "fedpall_pacs": "071de3865748", "fedpall_digits": "3daa6b7d71e9", "feddtr": "6211943715a8",
          "feddtr_pacs": "6211943715a8", "feddtr_digits": "ee3e96cf3143", "feddtr_digits_released": "05205d5b649f"}
 

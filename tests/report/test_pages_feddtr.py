@@ -140,8 +140,9 @@ def test_places_printed_and_ours(timed):
     says("findings", "In six of the nine columns of Table 1 the second best method is FedALA")
     for block in page.ran:
         for name, each in timed.items():
-            means = each.averages[each.averages.block == block].set_index("row").ours
-            if means.count() > 1:       # there are others
+            part = each.averages[each.averages.block == block].set_index("row")
+            means = part.ours
+            if means.count() > 1 and part.n[part.n > 0].nunique() == 1:     # others, over the same seeds
                 assert found[name][block].place == 1 + (means > means["FedDTR"]).sum(), (block, name)
 
 

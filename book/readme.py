@@ -9,14 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from fedlib.engine import records
 from fedlib.experiments import claims, evidence, tables
+from fedlib.experiments.results import results_folder
 from fedlib.methods import METHODS
 from fedlib.report import api, overview, zoo
 from fedlib.report.overview import CONTROL
 
 ROOT = Path(__file__).parent.parent
-RESULTS = records.results_folder(ROOT / "results")
+RESULTS = results_folder(ROOT / "results")
 
 SUMS, UNFINISHED = "SHA256SUMS", {".partial", ".lock"}
 HEADER = ["paper", "table, dataset", "its method: printed", "ours", f"{CONTROL}: printed", "ours", "constant answer",

@@ -19,7 +19,7 @@ SELECT = click.option("--select", "rule",
 
 def told(results):
     """Where there is no folder of records, that is said."""
-    from fedlib.engine.records import absent, results_folder
+    from fedlib.experiments.results import absent, results_folder
     if missing := absent(results_folder(results)):
         click.echo(missing, err=True)
 
@@ -340,8 +340,8 @@ def node(port, words):
 @JSON
 def tables_(results, as_json):
     """List the papers' tables and how many records each profile has."""
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import tables
+    from fedlib.experiments.results import results_folder
     lines = tables.listing(results_folder(results))
     click.echo(json.dumps(lines, indent=1) if as_json else tables.listing_text(lines))
     told(results)
@@ -359,8 +359,8 @@ def tables_(results, as_json):
 @DEVICE
 def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
     """Train what a table lacks. Records that exist are not trained again."""
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import batch
+    from fedlib.experiments.results import results_folder
     chosen = batch.chosen(table, profile, parse_seeds(seeds), only)
     return batch.run_table(table, profile, chosen, results_folder(results), device=device, jobs=jobs, stack=stack,
                            budget=time_budget, alone=bool(only), say=click.echo, progress=show_progress())
@@ -379,8 +379,8 @@ def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
 @DEVICE
 def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results, device):
     """Choose each row's rate and main weight, all alike, on samples that no test uses: the table gets tuned rows."""
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import batch
+    from fedlib.experiments.results import results_folder
     return batch.tune_table(table, profile, results_folder(results), blocks, rows, tries, tuple(parse_seeds(seeds)),
                             click.echo, device=device, jobs=jobs, budget=time_budget, progress=show_progress())
 
@@ -399,8 +399,8 @@ def campaign(file, jobs, time_budget, write, results, device):
     and safetensors only: `python -m fedlib.engine.queue`.
     """
     from fedlib.engine import queue
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import campaign as training
+    from fedlib.experiments.results import results_folder
     if write:
         runs = training.left(training.parts(file), results_folder(results))
         queue.write(runs, write)
@@ -417,8 +417,8 @@ def campaign(file, jobs, time_budget, write, results, device):
 @JSON
 def plan(table, profile, seeds, results, as_json):
     """List the runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import batch
+    from fedlib.experiments.results import results_folder
     from fedlib.report import shown
     seeds, results = parse_seeds(seeds), results_folder(results)
     lines, power = batch.listing(table, profile, seeds, results), shown.power(table, profile, seeds, results)
@@ -436,9 +436,9 @@ def status(table, profile, results, as_json):
 
     TABLE may be the file of a campaign.
     """
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import campaign, tables
     from fedlib.experiments import status as standing
+    from fedlib.experiments.results import results_folder
     if table and table.endswith(".toml"):
         parts = campaign.standing(campaign.parts(Path(table)), results_folder(results))
         return click.echo(json.dumps(parts, indent=1) if as_json else "\n".join(campaign.lines(parts)))
@@ -454,7 +454,7 @@ def status(table, profile, results, as_json):
 def bench(only, results, device):
     """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records."""
     from fedlib.core.machine import check_device
-    from fedlib.engine.records import results_folder
+    from fedlib.experiments.results import results_folder
     from fedlib.probes import bench as measuring
     if only:
         pick("workload", only, [*measuring.WORKLOADS, "growth"])
@@ -550,8 +550,8 @@ def claims_(paper, results, as_json):
 @PROFILE
 def check(folder, results, tolerance, table, profile):
     """Compare fresh records in FOLDER with the committed ones of the same runs."""
-    from fedlib.engine.records import results_folder
     from fedlib.experiments import batch
+    from fedlib.experiments.results import results_folder
     from fedlib.report import shown
     lines = batch.differences(folder, results_folder(results))
     if not lines:

@@ -17,6 +17,7 @@ from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records
 from fedlib.engine import stack as stacked
 from fedlib.experiments import failures, tables, tune
+from fedlib.experiments.results import results_folder
 from fedlib.probes import embeddings
 
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
@@ -149,7 +150,7 @@ def _line(outcome, total, running, start) -> str:
 def ensure(table, profile: str, seeds=None, mode: str = "read", device: str = "auto", results: Path | None = None,
            jobs: int | None = None) -> Path:
     """For notebooks: the folder of records. With mode "run" it trains what is missing first, and says on what."""
-    results, planned = records.results_folder(results), table.runs(profile, seeds)
+    results, planned = results_folder(results), table.runs(profile, seeds)
     pick("mode", mode, ("read", "run"))
     todo = [p for p in planned if not p.done(results)]
     if todo and mode == "run":

@@ -8,6 +8,7 @@ add noise. Of those that are, the best mean wins. Tries are records as others: t
 Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of methods with their model selection.
 """
 import json
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -29,15 +30,17 @@ TRIES = len(GRID)
 MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": "mu", "pFedMe": "lam", "FedAMP": "lam",
         "PerFedAvg": "alpha", "FedPHP": "lam", "FedALA": "eta", "APFL": "alpha", "COPA": "lam", "FedProto": "lam",
         "FPL": "lam", "FedPLVM": "lam", "I2PFL": "lam_intra", "ADCOL": "mu", "FedPall": "mu", "RUCR": "lam",
-        "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs"}
+        "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs", "GroupDRO": "eta",
+        "FedGMA": "tau", "FedSAM": "rho", "FedIIR": "gamma", "FedSR": "l2"}
 RATE = {"MPFT": "server_lr", "FedPFT": "server_lr"}     # of methods that train elsewhere than at the clients
 PENALTY = {"Fed3R": "lam", "AFL": "lam", "FedCGS": "lam"}     # and of those that do not train
-MOST = {"FedALA": 1.0, "APFL": 0.99}        # what a weight may be at most
+MOST = {"FedALA": 1.0, "APFL": 0.99, "FedGMA": 1.0}        # what a weight may be at most
 
 
 def tries(table: Table, profile: str, blocks=None, rows=None, count: int = TRIES, seeds=SEEDS) -> list[Planned]:
     """The runs that a choice needs, in the order of rows, tries and seeds; of the blocks and rows named, or of all.
 
+    Where a block leaves one domain out after the other, a try does so too: no choice sees the domain that is left out.
     UserError: a block that the profile does not have, more tries than the grid has.
     """
     if not 1 <= count <= TRIES:
@@ -49,10 +52,10 @@ def tries(table: Table, profile: str, blocks=None, rows=None, count: int = TRIES
     for block in blocks or there:
         for row in [r for r in table.rows if not r.get("tuned") and (not rows or r["name"] in rows)]:
             if profile in row.get("profiles", tables.PROFILES):
-                for given in grid(table, row, block, profile, count):
-                    for seed in seeds:
-                        run = table.plan(row, block, profile, seed, chosen=given | {"data": {"tuning": SHARE}})
-                        made.append(Planned(row["name"], block, seed, run, "", (), "", table.id, profile))
+                folds = table.blocks[block]["columns"] if table.leave_one_out else [""]
+                for given, seed, unseen in product(grid(table, row, block, profile, count), seeds, folds):
+                    run = table.plan(row, block, profile, seed, unseen, given | {"data": {"tuning": SHARE}})
+                    made.append(Planned(row["name"], block, seed, run, "", (), "", table.id, profile))
     return made
 
 
@@ -90,8 +93,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """One line for each row and try of a block: block, row, number, lr, weight, n, accuracy (%, on validation samples),
     gain (points).
 
-    accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: seeds. gain: over
-    the row as it is given, with the seed where it is the least.
+    accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: runs. gain: over
+    the row as it is given, with the seed (and the domain left out) where it is the least.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
     of = {(p.block, p.row, p.run.digest): record for p, record in tables.records_of(table, profile, results,
@@ -106,7 +109,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
             "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": {}})
         if record := of.get((p.block, p.row, p.run.digest)):
             value = tables.select(record, table.select)
-            line["values"][p.seed] = value["ood"] if table.transfer else sum(value.values()) / len(value)
+            accuracy = value["ood"] if table.transfer else sum(value.values()) / len(value)
+            line["values"][p.seed, p.run.data.unseen] = accuracy
     made = []
     for (b, r, n), line in lines.items():
         own, given = (pd.Series(x["values"], dtype=float) for x in (line, lines[b, r, 0]))

@@ -14,6 +14,7 @@ from fedlib.methods import (  # noqa: F401
     robust,
     server,
     sharing,
+    unseen,
 )
 from fedlib.methods.base import METHODS, FedAvg, make, method
 

@@ -9,8 +9,9 @@ from statistics import median
 import pandas as pd
 from IPython.display import Markdown, display
 
-from fedlib.engine import records, stack
+from fedlib.engine import stack
 from fedlib.experiments import status
+from fedlib.experiments.results import results_folder
 from fedlib.probes import bench, steps
 from fedlib.report import text
 
@@ -290,7 +291,7 @@ def of_records(results: Path | None = None) -> pd.DataFrame:
     the net in a round: samples x local epochs x the share of clients that take part. kind: of the device.
     """
     lines = []
-    for path in sorted(records.results_folder(results).glob("*/*.json")):
+    for path in sorted(results_folder(results).glob("*/*.json")):
         record = json.loads(path.read_text())
         run, how = record["run"], record["made"]
         seconds = [r["seconds"] for r in record["rounds"] if r["round"]]

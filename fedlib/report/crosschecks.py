@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedlib.engine import records
+from fedlib.experiments.results import results_folder
 
 CODES = {"PFLlib": "pfllib", "fedlib": "fedlib"}
 
@@ -14,7 +14,7 @@ def read(path: Path | None = None) -> dict:
 
     "methods": {name: {"pfllib" and "fedlib": {seed: accuracy (%) by round}, "differences", "verified": sentences}}.
     """
-    path = path or records.results_folder() / "crosschecks.json"
+    path = path or results_folder() / "crosschecks.json"
     return json.loads(path.read_text()) if path.exists() else {"settings": {}, "methods": {}}
 
 

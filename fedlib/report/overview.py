@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML, Markdown
 
-from fedlib.engine import records
 from fedlib.experiments import claims, evidence, tables
+from fedlib.experiments.results import results_folder
 
 CONTROL = "FedAvg"
 SHORT = {r"only \d+ seeds?": "too few seeds", r"still rising.*": "still rising",
@@ -26,7 +26,7 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
     """The lead of the paper's method over FedAvg in its first table, a line for each printed data set: title, printed,
     and, where it was run, mean, half, n and the verdict that the claim "better than FedAvg" would have; else n is 0.
     """
-    results, ident = records.results_folder(results), first_table(paper)
+    results, ident = results_folder(results), first_table(paper)
     about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
     own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
     shown = tables.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
@@ -157,7 +157,7 @@ def artefacts(paper: str, judged: pd.DataFrame, to: str = "../", results: Path |
 
     to: the way from the page to the notebooks.
     """
-    results, lines = records.results_folder(results), ["| | mini | lite | paper | claims |", "|---|---|---|---|---|"]
+    results, lines = results_folder(results), ["| | mini | lite | paper | claims |", "|---|---|---|---|---|"]
     for table in [tables.load_table(f"{paper}/{t}") for t in tables.papers()[paper]["tables"]]:
         mine = judged[(judged.paper == paper) & (judged.table == table.id.split("/")[1])]
         stands = ", ".join(f"{n} {v}" for v, n in mine.verdict.value_counts().reindex(claims.VERDICTS).dropna(

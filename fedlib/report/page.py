@@ -7,8 +7,8 @@ from functools import cached_property
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
-from fedlib.engine import records
 from fedlib.experiments import batch, claims, evidence, tables
+from fedlib.experiments.results import absent
 from fedlib.experiments.statistics import interval
 from fedlib.report import answer, marks, plots, text, tuning
 
@@ -212,7 +212,7 @@ class Page:
         held = {p: "; ".join(self.titles[b] for b in self.ran if self.blocks[b] == p) for p in self.profiles}
         lines = [f"profile **{p}** ({tables.PROFILES[p]}). Records of: {held[p] or 'nothing yet'}."
                  for p in self.profiles]
-        return text.lines([*filter(None, [records.absent(self.results)]), *lines])
+        return text.lines([*filter(None, [absent(self.results)]), *lines])
 
     def show_settings(self):
         """A line for each row: its settings, and when it is tested, where that is not the same for all."""

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib.core.errors import UserError, pick
-from fedlib.engine.records import results_folder
 from fedlib.experiments import claims, evidence, failures, tables
 from fedlib.experiments import compared as comparisons
 from fedlib.experiments import power as powers
+from fedlib.experiments.results import results_folder
 
 CLAIM = ["id", "paper", "table", "block", "profile", "rows", "verdict", "reason", "direction", "over", "mean", "half",
          "n", "printed", "agrees", "needs", "p", "holm", "says", "source", "note"]

@@ -5,7 +5,6 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML, Markdown
 
-from fedlib.engine import records
 from fedlib.experiments import tables
 from fedlib.experiments.claims import (
     CONTRADICTED,
@@ -16,6 +15,7 @@ from fedlib.experiments.claims import (
     UNDECIDED,
     judge_all,
 )
+from fedlib.experiments.results import results_folder
 from fedlib.report import text
 
 PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")
@@ -34,7 +34,7 @@ def every(results: Path | None = None, paper: str = "") -> pd.DataFrame:
     """The claims of a paper or of all as `claims.judge_all` gives them, and of each: the paper's name, the kind of data
     (KINDS), and why it has no verdict: `reason` in words, `kind` in short, "" where it has one.
     """
-    results = records.results_folder(results)
+    results = results_folder(results)
     found, names = judge_all(results, paper), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
     made = {ident: tables.load_table(ident) for ident in dict.fromkeys(found.paper + "/" + found.table)}
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedlib.core import settings
 from fedlib.core.errors import UserError
+from fedlib.experiments.results import results_folder
 from fedlib.methods import METHODS, FedAvg
 
 COMPARED = Path(__file__).parent / "compared.toml"
@@ -55,10 +56,9 @@ def against(names: list[str], results: Path | None = None):
     """
     import pandas as pd
 
-    from fedlib.engine import records
     from fedlib.experiments import tables
     from fedlib.experiments.statistics import interval
-    table, results = tables.load_table("zoo/methods"), results or records.results_folder()
+    table, results = tables.load_table("zoo/methods"), results or results_folder()
     rows = ["FedAvg", "Local", *[r["name"] for r in table.rows if r["name"] in set(names) - {"FedAvg", "Local"}]]
     found = tables.values(table, "mini", results)
     found = found[found.setting == "avg"].pivot(index=["block", "row"], columns="seed", values="value")
@@ -101,10 +101,9 @@ def standing(gaps) -> str:
 
 def doubts(names: list[str], results: Path | None = None) -> str:
     """Why these differences are no evidence, in words, by setting; "" where nothing ran or nothing speaks against."""
-    from fedlib.engine import records
     from fedlib.experiments import evidence, tables
     table = tables.load_table("zoo/methods")
-    rows = evidence.of_rows(table, "mini", results or records.results_folder())
+    rows = evidence.of_rows(table, "mini", results or results_folder())
     rows = rows[(rows.setting == "avg") & rows.row.isin({*names, *OTHERS})]
     found = {block: "; ".join(evidence.faults(part.to_dict("records"))) for block, part in rows.groupby("block")}
     lines = [f"- *{content['title']}*: {found[block]}." for block, content in table.blocks.items() if found.get(block)]

@@ -6,6 +6,7 @@ import pytest
 
 from fedlib.engine import records
 from fedlib.experiments import status, tables
+from fedlib.experiments.results import results_folder
 from fedlib.methods import METHODS
 from fedlib.probes import bench
 from fedlib.report import costs
@@ -45,7 +46,7 @@ def test_slower_workloads_are_named():
 def test_ratios_are_medians_of_turns():
     found = costs.ratios(machine()).loc["adapters"].to_dict()
     assert found == pytest.approx({"ours": 1.1, "plain loop": 9.9, "floor": 1})
-    for kept in bench.read(records.results_folder()).values():
+    for kept in bench.read(results_folder()).values():
         for name, line in costs.ratios(kept).iterrows():
             found = kept["workloads"][name]
             assert abs(line["ours"] - 1 - found["overhead"]) < 1e-3
@@ -93,7 +94,7 @@ def every():
 
 
 def test_every_record_has_a_line(every):
-    paths = list(records.results_folder().glob("*/*.json"))
+    paths = list(results_folder().glob("*/*.json"))
     assert len(every) == len(paths) > 100 and (every.hours > 0).all() and (every.day.str.len() == 10).all()
     path = paths[0]
     record = records.read_record(path)
@@ -114,7 +115,7 @@ def test_what_a_table_needs():
 
 
 def test_hours_of_a_table_once_more_from_the_files():
-    results, planned = records.results_folder(), tables.load_table("i2pfl/table2").runs("lite")
+    results, planned = results_folder(), tables.load_table("i2pfl/table2").runs("lite")
     found = status.summary(planned, results)
     made = [records.read_record(p.run.path(results))["made"]["seconds"] for p in planned if p.done(results)]
     assert sum(found[s] for s in status.STATES) == len(planned) and found["done"] == len(made)

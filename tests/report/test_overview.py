@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedlib.engine import records
 from fedlib.engine.cost import made_up
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.experiments import tables
 from fedlib.experiments.claims import NOT_RUN, VERDICTS, judge_all
+from fedlib.experiments.results import results_folder
 from fedlib.models.nets import Arch
 from fedlib.report import found, overview, schemes, verdicts
 
@@ -31,7 +31,7 @@ def judged():
 def test_the_claims_table_is_that_of_the_records(judged):
     """Each claim once, below its verdict, in the words of the record's evidence."""
     shown = overview.claims_table(judged).data
-    again = judge_all(records.results_folder(), "fedpall")
+    again = judge_all(results_folder(), "fedpall")
     for verdict in VERDICTS:
         mine = again[again.verdict == verdict]
         part = re.search(rf'>{verdict}</span> (\d+) of (\d+)</summary>(.*?)</details>', shown, re.S)

@@ -2,7 +2,6 @@
 import pandas as pd
 import pytest
 
-from fedlib.engine import records
 from fedlib.experiments import tables
 from fedlib.experiments.claims import (
     CONTRADICTED,
@@ -12,6 +11,7 @@ from fedlib.experiments.claims import (
     UNDECIDED,
     judge_claims,
 )
+from fedlib.experiments.results import results_folder
 from fedlib.report import verdicts
 
 
@@ -38,7 +38,7 @@ def test_a_claim_without_a_verdict_has_a_reason(claims):
 def test_a_verdict_once_more_from_the_records(claims):
     for c in claims[claims.profile != ""].groupby("paper").head(1).itertuples():
         table = tables.load_table(f"{c.paper}/{c.table}")
-        again = judge_claims(table, c.profile, records.results_folder()).set_index("id").loc[c.id]
+        again = judge_claims(table, c.profile, results_folder()).set_index("id").loc[c.id]
         assert (again.verdict, again.evidence, again.reason) == (c.verdict, c.evidence, c.reason), c.id
 
 

@@ -10,6 +10,7 @@ from fedlib import Page, Simulation, plan, table
 from fedlib.engine import records
 from fedlib.engine.cost import cost
 from fedlib.experiments import tables
+from fedlib.experiments.results import results_folder
 from fedlib.models.nets import Arch
 from fedlib.models.text_encoders import ClipText, class_prompts
 from fedlib.report import feddtr
@@ -158,7 +159,7 @@ def test_the_text_has_one_margin_that_the_table_has_not(timed):
 
 
 def test_every_claim_is_there():
-    claims = feddtr.every_claim("lite", records.results_folder())
+    claims = feddtr.every_claim("lite", results_folder())
     assert len(claims) == 44 == len(tables.papers()["feddtr"]["claims"]) and (claims.note != "").sum() == 13
     says("findings", "a note on 13 of the 44 claims", "the printed numbers, 390 in nine tables")
 

@@ -24,14 +24,15 @@ def checkpoint(partial: Path, simulation):
              "clients": {w.client.id: w.kept() for w in simulation.workers}}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(state).items()}
     rounds = simulation.rounds
-    about = {"format": CHECKPOINT, "digest": simulation.run.digest, "sum": checksum(tensors, rounds), "rounds": rounds}
+    about = {"format": CHECKPOINT, "digest": simulation.run.digest, "sum": checksum(tensors, rounds), "rounds": rounds,
+             "made": simulation.made}
     write_bytes(partial, save(tensors, {"about": json.dumps(about)}))
 
 
 def resume(partial: Path, simulation):
     """The simulation as it was after the last round that a checkpoint holds; without one nothing changes.
 
-    UserError: a checkpoint of another run, or a damaged one.
+    UserError: a checkpoint of another run or of other data, or a damaged one.
     """
     if not partial.exists():
         return
@@ -42,14 +43,28 @@ def resume(partial: Path, simulation):
         wanted = CHECKPOINT, simulation.run.digest
         if not isinstance(about, dict) or (about.get("format"), about.get("digest")) != wanted:
             raise UserError(f"{partial} belongs to another run or version; delete it to start the run afresh")
-        records.check_rounds(schema.check(about, {"rounds": list})["rounds"])
+        records.check_rounds(schema.check(about, {"rounds": list, "made?": {"earlier?": [dict]}})["rounds"])
         if about.get("sum") != checksum(tensors, about["rounds"]):
             raise ValueError("its numbers are not those that were written")
+        made = continued(about.get("made", {}), simulation.made, len(about["rounds"]))
         restore(unflatten(tensors), simulation.server, simulation.workers, simulation.device)
     except DAMAGED as error:
         why = " ".join(str(error).split())
         raise UserError(f"{partial} is not a checkpoint ({why}); delete it to start the run afresh") from error
-    simulation.rounds = about["rounds"]
+    simulation.rounds, simulation.made = about["rounds"], made
+
+
+def continued(kept: dict, made: dict, rounds: int) -> dict:
+    """How a run is made that goes on after so many rounds: `earlier` has what was otherwise until then, and how.
+
+    UserError: its data were others.
+    """
+    if kept and made and json.dumps(kept.get("data")) != json.dumps(made.get("data")):
+        raise UserError("the data are not those that this run began with: bring them back, or delete its .partial file "
+                        "to start it afresh")
+    other = {k: v for k, v in kept.items() if k not in ("data", "earlier", "started") and made.get(k) != v}
+    earlier = kept.get("earlier", []) + ([{"rounds": rounds} | other] if other else [])
+    return made | ({"earlier": earlier} if earlier else {})
 
 
 def checksum(tensors: dict, rounds: list[dict]) -> int:

@@ -39,7 +39,7 @@ class Simulation:
 
     def __init__(self, run: Run, federation: Federation | None = None, device: str = "cpu", workers=None,
                  stack: str | int = 1, net=None):
-        self.run, self.device, self.stack, self.rounds = run, device, stack, []
+        self.run, self.device, self.stack, self.rounds, self.made = run, device, stack, [], {}
         self.federation = federation or federate(run.data, run.seed)
         self.federation.unseen = {d: split.to(device) for d, split in self.federation.unseen.items()}
         machine.settle(device, run.protocol.precision == "tf32")
@@ -126,7 +126,8 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
     """Train and write the record; returns its path. A record that exists is not trained again.
 
     After every round a checkpoint is written beside it (`.partial`); a run that was interrupted continues from there
-    and gives the same record in every number but times. `say` gets {"round", "rounds", "acc"} after each round, `after`
+    and gives the same record in every number but times; what was another machine's or another code's is listed in
+    `made`, other data are refused. `say` gets {"round", "rounds", "acc"} after each round, `after`
     the simulation before the record is written. stack: as in `fedlib.engine.stack.choose`. Workers on other machines
     come with a federation whose clients hold no data.
     Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
@@ -146,10 +147,10 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
         if path.exists():
             return path
         simulation = Simulation(run, federation, device, workers, stack)
-        made = {**machine.described(device), "precision": run.protocol.precision, "data": federation.about}
+        simulation.made = machine.described(device) | {"precision": run.protocol.precision, "data": federation.about}
         rounds = all_rounds(simulation, path.with_suffix(".partial"), say, deadline)
         after(simulation)
-        made |= simulation.workers.made
+        made = simulation.made | simulation.workers.made
         made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": machine.peak(device)}
         records.write_record(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)

@@ -468,12 +468,17 @@ def side_by_side(table: Table, cells: pd.DataFrame, join: str = " | ", setting: 
 
 
 def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
-    """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost."""
-    lines = [{"block": p.block, "runs": 1, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
-              "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}", "hours": made["seconds"] / 3600,
+    """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost.
+
+    A run that was interrupted and went on elsewhere names both machines, codes or versions of torch.
+    """
+    lines = [{"block": p.block, "runs": not before, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
+              "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}",
+              "hours": 0 if before else made["seconds"] / 3600,
               "data": made.get("data", {}).get("digest", "unknown")[:12],
-              **{k: made.get(k, "unknown") for k in ("hardware", "commit", "torch")}}
-             for p, made in ((p, record["made"]) for p, record in records_of(table, profile, results))]
+              **{k: (made | before).get(k, "unknown") for k in ("hardware", "commit", "torch")}}
+             for p, made in ((p, record["made"]) for p, record in records_of(table, profile, results))
+             for before in ({}, *made.get("earlier", ()))]
     if not lines:
         return pd.DataFrame()
     together = {k: "sum" if k in ("runs", "hours") else lambda v: ", ".join(sorted(set(v))) for k in lines[0]}

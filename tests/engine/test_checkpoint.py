@@ -31,12 +31,15 @@ class Worker:
         self.own = kept
 
 
-def simulation(fill: float, rounds=(), **server):
+MADE = {"commit": "1a2b", "torch": "2.0", "data": {"digest": "0d", "split": (1, 2)}, "started": "today"}
+
+
+def simulation(fill: float, rounds=(), made=MADE, **server):
     """Two clients and a server whose numbers are `fill`."""
     server = {"global_": {"w": torch.full((2, 3), fill)}, "t_": tensor(int(fill)), "a_": {}, "protocol": fill} | server
     workers = [Worker(name, {"state": {"z": torch.full((3,), fill)}} if name == "a" else {}) for name in "ab"]
     return SimpleNamespace(server=SimpleNamespace(**server), workers=workers, device="cpu", rounds=list(rounds),
-                           run=SimpleNamespace(digest="0f"))
+                           run=SimpleNamespace(digest="0f"), made=made)
 
 
 @pytest.fixture
@@ -54,6 +57,37 @@ def test_what_was_kept_comes_back(partial):
     assert same(found.server.a_, {"b": tensor(0.5)}) and found.server.protocol == 1.0
     assert same(found.workers[0].own["state"], {"z": torch.full((3,), 7.0)}) and found.workers[1].own == {}
     assert found.rounds == ROUNDS
+
+
+def goes_on(partial, **changed) -> dict:
+    """What a run says of how it was made when it goes on with something changed."""
+    found = simulation(1.0, made=MADE | changed)
+    resume(partial, found)
+    return found.made
+
+
+def test_what_was_otherwise_before_a_kill_is_listed(partial):
+    """The code, the library and the machine of each sitting; the time of its start is no difference."""
+    assert goes_on(partial, started="tomorrow") == MADE | {"started": "tomorrow"}
+    second = goes_on(partial, commit="3c4d", hardware="another")
+    assert second == MADE | {"commit": "3c4d", "hardware": "another", "earlier": [{"rounds": 1, "commit": "1a2b"}]}
+    more = [*ROUNDS, {"round": 2, "acc": {"scans": 60.0}}]
+    checkpoint.checkpoint(partial, simulation(7.0, more, second))
+    assert goes_on(partial, commit="3c4d", hardware="another") == second
+    assert goes_on(partial)["earlier"] == [{"rounds": 1, "commit": "1a2b"},
+                                           {"rounds": 2, "commit": "3c4d", "hardware": "another"}]
+
+
+def test_other_data_are_refused(partial):
+    """Also where only who holds what has changed."""
+    for data in ({"digest": "0e", "split": (1, 2)}, {"digest": "0d", "split": (2, 1)}):
+        refusal(lambda data=data: goes_on(partial, data=data), "the data are not those that this run began with")
+
+
+def test_a_checkpoint_that_does_not_say_how_it_was_made_goes_on(partial):
+    """As those of older versions."""
+    resaved(partial, made={})
+    assert goes_on(partial) == MADE
 
 
 def test_without_a_file_nothing_changes(tmp_path):
@@ -77,7 +111,7 @@ def resaved(path, change=lambda tensors: None, sum=None, **about):
     ({"digest": "0e"}, "belongs to another run or version"),
     ({"sum": 1}, "its numbers are not those that were written"),
     ({"sum": -1}, "its numbers are not those that were written"),
-    ({"rounds": []}, "it has no rounds"),
+    ({"rounds": []}, "it has no rounds"), ({"made": 1}, "is not a checkpoint"), ({"made": {"earlier": 1}}, "is not"),
     ({"rounds": [ROUNDS[0] | {"acc": {"scans": 51.0}}]}, "its numbers are not those that were written")])
 def test_another_run_and_damage_are_told_apart(partial, about, words):
     resaved(partial, **about)

@@ -63,8 +63,7 @@ def continued(kept: dict, made: dict, rounds: int) -> dict:
         raise UserError("the data are not those that this run began with: bring them back, or delete its .partial file "
                         "to start it afresh")
     other = {k: v for k, v in kept.items() if k not in ("data", "earlier", "started") and made.get(k) != v}
-    earlier = kept.get("earlier", []) + ([{"rounds": rounds} | other] if other else [])
-    return made | ({"earlier": earlier} if earlier else {})
+    return made | {"earlier": kept.get("earlier", []) + [{"rounds": rounds} | other] * bool(other)}
 
 
 def checksum(tensors: dict, rounds: list[dict]) -> int:

@@ -147,11 +147,12 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
         if path.exists():
             return path
         simulation = Simulation(run, federation, device, workers, stack)
-        simulation.made = machine.described(device) | {"precision": run.protocol.precision, "data": federation.about}
+        held = {} if workers else federation.about      # nodes come and go
+        simulation.made = machine.described(device) | {"precision": run.protocol.precision, "data": held}
         rounds = all_rounds(simulation, path.with_suffix(".partial"), say, deadline)
         after(simulation)
-        made = simulation.made | simulation.workers.made
-        made |= {"seconds": round(sum(r["seconds"] for r in rounds), 3), "peak_mb": machine.peak(device)}
+        made = simulation.made | {"data": federation.about, **simulation.workers.made, "peak_mb": machine.peak(device),
+                                  "seconds": round(sum(r["seconds"] for r in rounds), 3)}
         records.write_record(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
     return path

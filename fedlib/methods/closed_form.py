@@ -80,7 +80,7 @@ class FedCGS(Fed3R):
     unit: bool = False
 
     def solve(self, A, B):
-        n, total, count = A[-1, -1], A[:-1, -1], B[-1].clamp_min(1)
+        n, total, count = A[-1, -1].clamp_min(2), A[:-1, -1], B[-1].clamp_min(1)      # whatever a client says
         S = (A[:-1, :-1] - torch.outer(total, total) / n) / (n - 1)
         means = B[:-1] / count
         w = torch.linalg.pinv(S + self.lam * torch.eye(len(S)).to(S), hermitian=True) @ means
@@ -111,8 +111,8 @@ class FedPFT(Fed3R):
         return {"means": means, "variances": variances, "share": n / len(y), "of": of, "n": torch.tensor(len(y))}
 
     def aggregate(self, uploads):
-        n = torch.cat([(u["share"].clamp_min(0) / u["share"].clamp_min(0).sum() * u["n"]).round().long()
-                       for u in uploads.values()])      # whatever a client says, no more than it has samples
+        shares = [u["share"].clamp_min(0) for u in uploads.values()]     # whatever a client says, no more than it has
+        n = torch.cat([(s / s.sum().clamp_min(1e-9) * u["n"]).round().long() for s, u in zip(shares, uploads.values())])
         means, variances, of = (torch.cat([u[k] for u in uploads.values()]) for k in ("means", "variances", "of"))
         gen, y = generator(self.seed, "drawn"), of.repeat_interleave(n)
         noise = torch.randn((len(y), means.shape[1]), generator=gen).to(means)

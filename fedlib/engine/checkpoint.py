@@ -60,10 +60,10 @@ def continued(kept: dict, made: dict, rounds: int) -> dict:
     UserError: its data were others.
     """
     if kept and made and json.dumps(kept.get("data")) != json.dumps(made.get("data")):
-        raise UserError("the data are not those that this run began with: bring them back, or delete its .partial file "
-                        "to start it afresh")
+        raise UserError("the data are not those that this run began with; delete its .partial file to start it afresh")
     other = {k: v for k, v in kept.items() if k not in ("data", "earlier", "started") and made.get(k) != v}
-    return made | {"earlier": kept.get("earlier", []) + [{"rounds": rounds} | other] * bool(other)}
+    past = kept.get("earlier", []) + [{"rounds": rounds} | other] * bool(other)
+    return made | ({"earlier": past} if past else {})
 
 
 def checksum(tensors: dict, rounds: list[dict]) -> int:

@@ -30,7 +30,11 @@ def choices(page, block: str) -> pd.DataFrame:
     for row, part in found.groupby("row", sort=False):
         first, best = part[part.given], part[part.chosen].iloc[0]
         weight = "" if pd.isna(best.weight) else f", weight {best.weight:g}"
-        lines[row] = {"chosen": "as given" if best.given else f"rate {best.lr:g}{weight}",
+        how = next(r for r in page.table.rows if r["name"] == tables.tuned_name(row))
+        penalty = tune.PENALTY.get(how.get("method", row))
+        what = f"rate {best.lr:g}{weight}" if not penalty else (
+            f"penalty {how['chosen'][f'{block}.{page.blocks[block]}']['settings'][penalty]:g}")
+        lines[row] = {"chosen": "as given" if best.given else what,
                       "validation, as given": first.accuracy.iloc[0] if len(first) else float("nan"),
                       "validation, chosen": best.accuracy, "test, as given": ours.get(row, float("nan")),
                       "test, tuned": ours.get(tables.tuned_name(row), float("nan"))}

@@ -47,7 +47,7 @@ def card(page, block: str) -> dict:
     printed = cells.printed.dropna()
     # no variants of ours
     own = [r for r in page.rows if table.printed_row(r) == r and (r in printed or printed.empty)]
-    rows = {r: tables.tuned_name(r) if tables.tuned_name(r) in cells.index else r for r in own}
+    rows = {r: tables.tuned_name(r) if pd.notna(cells.ours.get(tables.tuned_name(r))) else r for r in own}
     ours = cells.ours.reindex(rows.values()).set_axis(rows).dropna()
     by_seed = page.by(setting=column).loc[block].reindex(columns=rows.values()).set_axis(rows, axis=1)
     judged = page.judged()

@@ -8,6 +8,7 @@ from fedlib.methods import (  # noqa: F401
     closed_form,
     drift,
     features,
+    label_skew,
     personal,
     prompts,
     prototypes,

@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from fedlib.core.federation import as_input, batches
 from fedlib.core.params import buffers, each, load_params, mean, snapshot
-from fedlib.core.seeds import generator
+from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method
 from fedlib.methods.drift import sq_dist
 
@@ -223,6 +223,57 @@ class FedFomo(Own):
 
     def upload(self, client):
         return super().upload(client) | {"weights": client.scratch["weights"]}
+
+
+@method
+class IFCA(FedAvg):
+    """Client k trains w_j with j = argmin_i F_k(w_i), over `k` nets; w_j <- the mean over the clients that chose it.
+
+    All nets travel down, one up, with its number. F_k: mean loss on the whole training split. The first net starts as
+    FedAvg's, each other one with new draws of its layers; a net that nobody chose stays. A test chooses in the same
+    way, on training images. Ghosh et al., NeurIPS 2020, arXiv:2006.04088.
+    """
+    k: int = 2
+    least = {"k": 1}
+    limit = dict(k=1), "FedAvg"
+
+    personal = property(lambda self: self.k > 1)
+
+    def setup(self, net):
+        super().setup(net)
+        self.models_ = {"0": self.global_} | {str(j): snapshot(redrawn(net, key(self.seed, "net", j)), self.stays(net))
+                                              for j in range(1, self.k)}
+
+    def broadcast(self, client_id):
+        return {"params": {}, "models": self.models_}
+
+    def receive(self, client, got):
+        net, models = client.net.eval(), got["models"]
+        best = min(sorted(models), key=lambda j: float(mean_loss(net, models[j], client.train, self.protocol)))
+        client.scratch["chosen"] = torch.tensor(int(best))
+        load_params(net, models[best])
+
+    def upload(self, client):
+        return super().upload(client) | {"chosen": client.scratch["chosen"]}
+
+    def aggregate(self, uploads):
+        chosen = {i: str(int(u["chosen"])) for i, u in uploads.items()}
+        self.measured = {f"chosen by {i}": int(j) for i, j in chosen.items()}
+        for j in self.models_:
+            if j in chosen.values():
+                super().aggregate({i: u for i, u in uploads.items() if chosen[i] == j})
+                self.models_ = self.models_ | {j: self.global_}
+
+
+def redrawn(net, seed: int):
+    """A copy of the net whose layers have drawn their first values anew."""
+    net = copy.deepcopy(net)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in net.modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+    return net
 
 
 def at_rate(opt, lr: float):

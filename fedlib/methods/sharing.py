@@ -110,6 +110,23 @@ class FedRep(FedPer):
 
 
 @method
+class FineTuned(FedAvg):
+    """FedAvg's w, which each client trains on its own data before a test: the plainest model of one's own.
+
+    The tuning follows each download, with the protocol's optimiser, and is then forgotten. tunes = "head" leaves the
+    body as it came. Cheng, Chadha and Duchi, 2021, arXiv:2108.07313; Yu et al., 2020, arXiv:2002.04758.
+    """
+    tune_epochs: int = 1
+    tunes: Literal["net", "head"] = "net"
+    limit = dict(tune_epochs=0), "FedAvg"
+
+    personal = property(lambda self: self.tune_epochs > 0)
+
+    def adapt(self, client):
+        tune(self, client)
+
+
+@method
 class FedBABU(FedPer):
     """w = (body, head_0): FedAvg of the body under a head that keeps its first value; clients tune both for a test.
 
@@ -125,8 +142,7 @@ class FedBABU(FedPer):
         fit_part(self, client, "body", self.protocol.epochs)
 
     def adapt(self, client):
-        # The order of samples must not depend on when a client last took part, which a checkpoint does not hold.
-        fit_part(self, dataclasses.replace(client, round=0, scratch={}), self.tunes, self.tune_epochs)
+        tune(self, client)
 
 
 @method
@@ -346,6 +362,12 @@ class APFL(FedAvg):
         if "v" not in client.state:      # before a first training
             return net(x)
         return functional_call(net, mix(snapshot(net), client.state["v"], client.state["alpha"]), x)
+
+
+def tune(method, client):
+    """Train what `tunes` names for `tune_epochs`, for a test."""
+    # The order of samples must not depend on when a client last took part, which a checkpoint does not hold.
+    fit_part(method, dataclasses.replace(client, round=0, scratch={}), method.tunes, method.tune_epochs)
 
 
 def fit_part(method, client, part: str, epochs: int):

@@ -38,6 +38,20 @@ def delivered(simulation):
     return simulation
 
 
+def by_holding(simulation) -> dict:
+    """Accuracy (%) of the clients' nets, as they are now, on test samples of classes that the client trains on, and of
+    those that it lacks: the mean over the clients with test samples of both.
+    """
+    held, lacked = [], []
+    for worker in simulation.workers:
+        test, own = worker.client.test, torch.isin(worker.client.test.y, worker.client.train.y)
+        if own.any() and not own.all():
+            net = worker.client.net.eval()
+            held.append(accuracy(net, test[own]))
+            lacked.append(accuracy(net, test[~own]))
+    return {"classes it holds": sum(held) / len(held), "classes it lacks": sum(lacked) / len(lacked)}
+
+
 def features(net: Net, split: Split) -> torch.Tensor:
     """What the net's body makes of a split `(N, D)`, in evaluation mode, on the CPU."""
     return outputs(net.body, split, Protocol()).cpu()

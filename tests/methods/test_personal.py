@@ -293,3 +293,33 @@ def test_a_client_with_one_batch_takes_a_step():
         client = client_at(1.0, [3.0, 3.0, 4.0, 5.0, 6.0], params={"head.weight": tensor([[1.0]])})
         learner(name, {}, Protocol(batch=32, lr=0.25)).local(client)
         assert len(client.scratch["losses"]) >= 1 and weight(client.net) > 1
+
+
+# IFCA
+
+def test_ifca_takes_the_net_that_serves_it_best_and_a_net_that_nobody_takes_stays():
+    server = server_of("IFCA", {"k": 3}, one_weight(0.0))
+    server.models_ = {"0": {"head.weight": tensor([[0.0]])}, "1": {"head.weight": tensor([[5.0]])},
+                      "2": {"head.weight": tensor([[-9.0]])}}
+    uploads = {}
+    for i, (x, y) in enumerate([([4.0], 6.0), ([1.0], 0.1), ([1.0], 0.3)]):
+        client = client_of(Net(nn.Flatten(), nn.Linear(1, 2, bias=False)), [x], [0], str(i))
+        nets = {"0": [[0.0], [0.1]], "1": [[2.0], [-2.0]], "2": [[-1.0], [1.0]]} if i == 0 else {
+            "0": [[1.0], [0.0]], "1": [[0.0], [1.0]], "2": [[0.5], [0.4]]}
+        server.receive(client, {"models": {j: {"head.weight": tensor(w)} for j, w in nets.items()}})
+        equal(client.net.head.weight, nets["1" if i == 0 else "0"])
+        uploads[str(i)] = sent(y, n=i or 1, chosen=client.scratch["chosen"])
+    server.aggregate(uploads)
+    assert server.measured == {"chosen by 0": 1, "chosen by 1": 0, "chosen by 2": 0}
+    equal(server.models_["0"]["head.weight"], [[(0.1 + 2 * 0.3) / 3]])
+    equal(server.models_["1"]["head.weight"], [[6.0]])
+    equal(server.models_["2"]["head.weight"], [[-9.0]])
+
+
+def test_ifcas_nets_start_apart_and_the_same_for_everyone():
+    one, two = (Simulation(small_run("IFCA", {"k": 3})).server.models_ for _ in range(2))
+    plain = Simulation(small_run("FedAvg")).server.global_
+    assert all(torch.equal(v, plain[k]) for k, v in one["0"].items())
+    weights = [next(v for k, v in m.items() if "conv" in k and v.dim() == 4) for m in one.values()]
+    assert not any(torch.equal(weights[i], weights[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    assert all(torch.equal(v, two[j][k]) for j in one for k, v in one[j].items())

@@ -7,7 +7,7 @@ import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import equal
+from by_hand import equal, same
 from conftest import interrupted, result, small_run
 from torch import nn, tensor
 
@@ -142,13 +142,14 @@ def test_fedbabu_never_trains_its_head_in_rounds(net):
     assert not start or any(not torch.equal(v, start[k]) for k, v in params.snapshot(net.body).items())
 
 
-def test_fedbabu_tunes_for_a_test_by_hand():
+@pytest.mark.parametrize("name", ["FedBABU", "FineTuned"])
+def test_a_net_is_tuned_for_a_test_by_hand(name):
     """Two steps from h, whatever round it is; the body here is fixed at b or trained with h."""
     b, h = 0.8, tensor([0.5, -0.2])
     for tunes in ("net", "head"):
         net = Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
         params.load_params(net, {"head.weight": h[:, None]})
-        worker = worker_of("FedBABU", net, values={"tune_epochs": 2, "tunes": tunes})
+        worker = worker_of(name, net, values={"tune_epochs": 2, "tunes": tunes})
         worker.client.round = 7
         worker.method.receive(worker.client, {"params": {"body.weight": tensor([[b]])}})
         worker.method.adapt(worker.client)
@@ -159,6 +160,17 @@ def test_fedbabu_tunes_for_a_test_by_hand():
         equal(net.body.weight, hand_b[None, None])
         equal(net.head.weight[:, 0], hand_h)
         assert worker.client.round == 7 and not worker.client.scratch
+
+
+def test_what_is_tuned_for_a_test_is_forgotten():
+    simulation = Simulation(small_run("FineTuned"))
+    worker, message = simulation.workers[0], simulation.message(0)
+    worker.train(message, 0)
+    before = params.snapshot(worker.client.net)
+    tuned = worker.test(message, {})
+    assert same(before, params.snapshot(worker.client.net)) and tuned == worker.test(message, {})
+    plain = Simulation(small_run("FedAvg")).workers[0]
+    assert tuned["test"]["loss"] != plain.test(message, {})["test"]["loss"]
 
 
 # FedRoD

@@ -45,27 +45,31 @@ def find_domains(root: Path, title: str, usual: tuple, spellings: dict) -> tuple
                     f"there and below {', '.join(usual)}; pictures of your own need a name that no set has")
 
 
-def class_files(domain: str, folder: Path, spellings: dict, say=print) -> tuple[list, np.ndarray]:
+def class_files(domain: str, folder: Path, spellings: dict, say=print, complete=True) -> tuple[list, np.ndarray]:
     """The image files of one domain and their labels: classes in the order of `spellings`, names sorted in each.
 
     That is the order of torchvision's ImageFolder. say gets a line on files that are no pictures by their names.
-    UserError: a class folder that is missing or empty.
+    UserError: a class folder that is missing or empty; with complete = False only a domain without any picture.
     """
     if (folder / "images").is_dir():  # Office-31 keeps amazon/images/back_pack
         folder = folder / "images"
     files, y, ignored = [], [], Counter()
     for label, (name, known) in enumerate(spellings.items()):
         place = _subfolder(folder, (name, *known))
+        if place is None and not complete:
+            continue
         if place is None:
             raise UserError(f"domain '{domain}' lacks the class '{name}': no folder of that name in {folder}")
         images = images_in(place)
-        if not images:
+        if not images and complete:
             kinds = ", ".join(sorted(SUFFIXES))
             raise UserError(f"domain '{domain}', class '{name}': no pictures ({kinds}) in {place}")
         files += images
         y += [label] * len(images)
         ignored += Counter(f.suffix.lower() or "without an ending" for f in set(place.iterdir()) - set(images)
                            if f.is_file() and not f.name.startswith("."))
+    if not files:
+        raise UserError(f"domain '{domain}': no class folder with pictures in {folder}")
     if ignored:
         say(f"{domain}: {ignored.total()} files are no pictures by their names and are ignored "
             f"({', '.join(f'{n} {kind}' for kind, n in sorted(ignored.items()))})")

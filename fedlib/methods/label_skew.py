@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from fedlib.core.params import mean
 from fedlib.core.seeds import key
 from fedlib.methods.base import FedAvg, method
-from fedlib.methods.drift import frozen
+from fedlib.methods.drift import frozen, reach
 from fedlib.methods.server import shares
 from fedlib.models.nets import SimplexHead
 
@@ -14,16 +14,15 @@ from fedlib.models.nets import SimplexHead
 class FedNova(FedAvg):
     """w <- w + (sum_k p_k a_k) sum_k p_k (w_k - w) / a_k, p_k = n_k / n: who takes more steps pulls no harder.
 
-    a_k: the weights of the client's gradients in w_k - w, summed. Of s steps of SGD a_k = s; with momentum r a_k =
-    (s - r (1 - r^s) / (1 - r)) / (1 - r); other optimisers count as s. Buffers are averaged as in FedAvg.
+    a_k: the weights of the client's gradients in w_k - w, summed: of s steps of SGD s, with momentum r
+    (s - r (1 - r^s) / (1 - r)) / (1 - r). Only their proportions matter. Buffers are averaged as in FedAvg.
     Wang et al., NeurIPS 2020, arXiv:2007.07481.
     """
     limit = "there is nothing to turn off; where all clients take as many steps it is FedAvg, to the last bit"
 
     def local(self, client):
         super().local(client)
-        r = self.protocol.momentum if self.protocol.optimiser == "sgd" else 0.0
-        client.scratch["a"] = torch.tensor(pushes(len(client.scratch["losses"]), r))
+        client.scratch["a"] = torch.tensor(reach(self.protocol, len(client.scratch["losses"])))
 
     def upload(self, client):
         return super().upload(client) | {"a": client.scratch["a"]}
@@ -32,8 +31,9 @@ class FedNova(FedAvg):
         old = self.global_
         super().aggregate(uploads)
         p = shares(self.client_weights(uploads))
-        a = torch.stack([u["a"].double().cpu() for u in uploads.values()]).clamp(min=1e-3)
-        a = a.minimum(100 * a.median())         # whatever a client says, as an upload's norm is bounded
+        a = torch.stack([u["a"].double().cpu() for u in uploads.values()])
+        usual = a.median().clamp(min=1e-12)
+        a = a.clamp(usual / 100, usual * 100)   # whatever a client says, as an upload's norm is bounded
         if (a != a[0]).any():
             there = mean([{k: u["params"][k] for k in self.trained} for u in uploads.values()], p / a)
             far = float((p * a).sum() * (p / a).sum())
@@ -129,11 +129,6 @@ class FedETF(FedAvg):
 
 
 # the arithmetic
-
-def pushes(steps: int, r: float) -> float:
-    """sum_{t=1..s} (1 - r^t) / (1 - r): how often s steps with momentum r add a gradient, all together."""
-    return (steps - r * (1 - r ** steps) / (1 - r)) / (1 - r)
-
 
 def others(h, y) -> torch.Tensor:
     """log softmax of h `(B, C)` over the classes other than y: `(B, C - 1)`."""

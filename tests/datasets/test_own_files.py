@@ -167,7 +167,7 @@ def test_a_corrupt_file_is_named_or_left_out(tmp_path):
 def test_mistakes_in_folders(tmp_path):
     (tmp_path / "in").mkdir()
     assert "no pictures (.bmp, .jpeg" in fails(tmp_path / "in")
-    assert "did you mean 'office_caltech'?" in fails(tmp_path / "in", name="office")
+    assert "did you mean 'office_caltech'?" in fails(tmp_path / "in", name="office_cal")
     assert "pacs is a published set" in fails(tmp_path / "in", name="pacs")
     assert "'my-set' is not a dataset's name" in fails(tmp_path / "in", name="my-set")
     assert "no such folder or file" in fails(tmp_path / "absent")

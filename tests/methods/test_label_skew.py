@@ -10,7 +10,8 @@ from fedlib.core.federation import Client, Split
 from fedlib.engine.loop import Simulation
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
-from fedlib.methods.label_skew import correlated, others, pushes
+from fedlib.methods.drift import reach
+from fedlib.methods.label_skew import correlated, others
 from fedlib.models.nets import Arch, SimplexHead, build
 
 
@@ -36,14 +37,15 @@ def test_a_client_counts_by_its_step_and_not_by_their_number(said, steps, sample
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5, 0.9])
-def test_the_pushes_of_momentum_are_what_sgd_does(r):
+def test_a_client_is_counted_as_far_as_sgd_goes(r):
     """A gradient of 1 in every step moves a weight by lr times that number."""
     w = torch.zeros(1, requires_grad=True)
     opt = torch.optim.SGD([w], lr=0.1, momentum=r)
     for _ in range(7):
         w.grad = torch.ones(1)
         opt.step()
-    assert float(w.detach()) == pytest.approx(-0.1 * pushes(7, r), rel=1e-5)
+    assert float(w.detach()) == pytest.approx(-reach(Protocol(lr=0.1, momentum=r), 7), rel=1e-5)
+    assert reach(Protocol(lr=1.0, momentum=r), 7) == pytest.approx((7 - r * (1 - r ** 7) / (1 - r)) / (1 - r))
 
 
 def test_fednova_is_fedavg_where_all_take_as_many_steps(tmp_path):

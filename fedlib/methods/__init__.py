@@ -9,6 +9,7 @@ from fedlib.methods import (  # noqa: F401
     drift,
     features,
     label_skew,
+    low_rank,
     personal,
     prompts,
     prototypes,

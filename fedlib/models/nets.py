@@ -1,5 +1,7 @@
 """Nets: logits = head(body(x)). The body gives features `(N, D)`, the head is linear `(D, classes)`, or has layers."""
+import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -18,7 +20,7 @@ class Arch:
     embedding (fasttext), of the first layer (mlp3), of the inner one (adapter) or of a token (vit).
     """
     net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "vit", "linear", "fasttext", "mlp3", "adapter",
-                 "clip_adapter", "attention", "attention_bn", "square", "identity"] = "cnn4"
+                 "clip_adapter", "attention", "attention_bn", "square", "identity", "tower"] = "cnn4"
     width: int = 0      # 0: the published width (CNN 32, ResNets 64, vit 768, fasttext 32, mlp3 1000, adapters D / 4)
     # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (models.class_heads),
     # their mean over the domains; own: each client has those of its domain. prompts: the encoder's text tower
@@ -26,6 +28,7 @@ class Arch:
     head: Literal["linear", "hidden", "frozen", "own", "prompts"] = later("linear")
     start: Literal["random", "imagenet"] = later("random")      # of the body: its first weights
     normalisation: Literal["batch", "group"] = later("batch")    # of a ResNet's body; group: no statistics of a batch
+    tower: str = later("mini_clip")      # whose image tower the net "tower" is: mini_clip or open_clip:MODEL/TAG
     least: ClassVar[dict] = {}
 
 
@@ -61,7 +64,7 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
                         f"{tuple(shape)}: choose {fitting}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
-        net = BUILDERS[arch.net](classes, (words,) if words else shape, arch.width)
+        net = builder(arch)(classes, (words,) if words else shape, arch.width)
         if arch.normalisation == "group" and not grouped(net.body):
             raise UserError(f"normalisation = group takes the place of batch-norm, and {arch.net} has none")
         if arch.start == "imagenet":
@@ -73,10 +76,15 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
         return Net(net.body, HiddenLayers(net.dim, classes)) if arch.head == "hidden" else net
 
 
+def builder(arch: Arch):
+    """What makes such a net of (classes, shape, width)."""
+    return partial(image_tower, name=arch.tower) if arch.net == "tower" else BUILDERS[arch.net]
+
+
 def has(arch: Arch, types: tuple) -> bool:
     """Has such a net, of any size, a module of these types?"""
     shape = (3, 28, 28) if "images" in TAKES.get(arch.net, ("images",)) else (8,)
-    modules = BUILDERS[arch.net](2, shape, 8).body.modules()
+    modules = builder(arch)(2, shape, 8).body.modules()
     return arch.head == "hidden" or any(isinstance(m, types) for m in modules)
 
 
@@ -268,6 +276,32 @@ def vit(classes: int, shape: tuple, width: int = 0) -> Net:
     return Net(body, nn.Linear(width, classes))
 
 
+class ImageTower(nn.Module):
+    """An encoder's image tower, to be trained further: images `(B, 3, S, S)` of any side -> features `(B, D)`.
+
+    They come with mean and deviation 0.5 (normalise = "half" in the data) and get the encoder's own side and numbers.
+    """
+
+    def __init__(self, encoder: encoders.Encoder):
+        super().__init__()
+        self.net = copy.deepcopy(encoder.net).requires_grad_(True)
+        self.side, self.mode = encoder.side, encoder.mode
+        self.register_buffer("mean", encoder.mean.clone(), persistent=False)
+        self.register_buffer("std", encoder.std.clone(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.side:
+            x = F.interpolate(x, (self.side, self.side), mode=self.mode, antialias=True)
+        z = self.net((x / 2 + 0.5 - self.mean) / self.std)
+        return (z[0] if isinstance(z, tuple) else z).float()        # CoCa gives its tokens as well
+
+
+def image_tower(classes: int, shape: tuple, width: int = 0, name: str = encoders.MINI) -> Net:
+    """The image tower of an image-text model below a linear head."""
+    encoder = encoders.load_encoder(name)
+    return Net(ImageTower(encoder), nn.Linear(encoder.dim, classes))
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut (He et al., arXiv:1512.03385)."""
     expansion = 1
@@ -347,5 +381,5 @@ BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, 
             "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
             "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),
             "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7"),
-            "vit": vit}
+            "vit": vit, "tower": image_tower}
 PUBLISHED = {"resnet18": "resnet18", "resnet50": "resnet50", "vit": "vit_b_32"}       # their names at torchvision

@@ -52,6 +52,25 @@ def by_holding(simulation) -> dict:
     return {"classes it holds": sum(held) / len(held), "classes it lacks": sum(lacked) / len(lacked)}
 
 
+def product_gaps(simulation) -> list[float]:
+    """After a round of low-rank adaptation: |M - B A| / |M| (%) of each layer, M = sum_k p_k B_k A_k of the clients'
+    factors, B and A the server's.
+    """
+    fixed = {k: p.detach() for k, p in simulation.workers[0].client.net.named_parameters() if k.endswith(".A")}
+    uploads, _, _ = simulation.exchange(list(range(len(simulation.workers))))
+    simulation.server.aggregate(uploads)
+    n = torch.tensor([float(u["n"]) for u in uploads.values()])
+
+    def product(params, layer):
+        return (fixed | params)[f"{layer}.B"].double() @ (fixed | params)[f"{layer}.A"].double()
+
+    found = []
+    for layer in (k.removesuffix(".A") for k in fixed):
+        wanted = sum(p * product(u["params"], layer) for p, u in zip(n / n.sum(), uploads.values(), strict=True))
+        found.append(float(100 * (wanted - product(simulation.server.global_, layer)).norm() / wanted.norm()))
+    return found
+
+
 def features(net: Net, split: Split) -> torch.Tensor:
     """What the net's body makes of a split `(N, D)`, in evaluation mode, on the CPU."""
     return outputs(net.body, split, Protocol()).cpu()

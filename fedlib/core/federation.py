@@ -49,6 +49,7 @@ class Client:
     net: nn.Module | None = None
     round: int = 0
     seed: int = 0
+    secret: tuple = ()              # keys of its noise that nobody else knows; none in a simulation, which repeats
     classes: list[str] = field(default_factory=list)      # their names
     domains: list[str] = field(default_factory=list)      # of all clients, the same order for all
     head: Tensor | None = None      # the frozen head of its domain `(C, D)`, where there is one

@@ -11,6 +11,7 @@ from fedlib.methods import (  # noqa: F401
     label_skew,
     low_rank,
     personal,
+    private,
     prompts,
     prototypes,
     robust,

@@ -157,7 +157,7 @@ class FedPall(ADCOL):
 
     def noisy(self, z, y, client):
         """What is sent instead of features z `(N, D)`."""
-        gen = generator(client.seed, "noise", client.id, client.round if self.draws == "round" else 0)
+        gen = generator(client.seed, "noise", client.id, client.round if self.draws == "round" else 0, *client.secret)
         if self.noise in ("none", "gaussian"):
             return z + torch.randn(z.shape, generator=gen).to(z.device) * (self.noise == "gaussian")
         count, dim = len(z) if self.scope == "sample" else 1, z.shape[1]

@@ -67,7 +67,8 @@ class MPFT(FedAvg):
 
     def upload(self, client):
         protos, of = pool(as_input(client.train.x), client.train.y, self, generator(client.seed, "protos", client.id))
-        noise = torch.randn(protos.shape, generator=generator(client.seed, "noise", client.id)).to(protos.device)
+        draws = generator(client.seed, "noise", client.id, *client.secret)
+        noise = torch.randn(protos.shape, generator=draws).to(protos.device)
         return {"protos": protos + self.q * self.s * noise, "of": of, "n": torch.tensor(len(client.train))}
 
     def adapt(self, client):

@@ -6,6 +6,7 @@ state stay on its node; the server knows of a client its domain, its classes, th
 import dataclasses
 import json
 import math
+import secrets
 import statistics
 import time
 from collections import Counter
@@ -84,6 +85,7 @@ class Place:
         client.id, client.domains = pick("client", asked["client"], clients), asked["domains"]
         shape = tuple(client.train.x.shape[1:])
         self.folder.mkdir(parents=True, exist_ok=True)
+        client.secret = secret_of(self.folder)
         expected = self.expected(clients, shape)
         worker = Worker(self.run, client, initial_net(self.run, self.federation), self.device)
         number, since = int(asked["round"]), int(asked["since"])
@@ -113,6 +115,15 @@ class Place:
             found = wire.rehearse(self.run, clients, self.client.classes, shape, self.federation.words)["down"]
             write_bytes(file, json.dumps(found).encode())
         return {k: wire.Entry(e[0], tuple(e[1]), tuple(e[2]), e[3]) for k, e in json.loads(file.read_text()).items()}
+
+
+def secret_of(folder: Path) -> tuple:
+    """A key of this node's noise, drawn once for the run: a round that is asked for again shows the same noise."""
+    file = folder / "secret"
+    if not file.exists():
+        write_bytes(file, secrets.token_bytes(32))
+    file.chmod(0o600)
+    return (file.read_bytes().hex(),)
 
 
 @client.query()

@@ -68,11 +68,15 @@ class Grid:
         return self.pull_messages(self.push_messages(messages))
 
 
+SECRET_OF = flower.secret_of
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """run -> (its Nodes in this process, a folder); `kind` is the grid's class."""
-    def make(run, kind=Grid, **config):
+    def make(run, kind=Grid, secret=(), **config):
         monkeypatch.setattr(flower, "planned", lambda config: run)
+        monkeypatch.setattr(flower, "secret_of", lambda folder: secret)
         nodes = {d: {"domain": d, "state": str(tmp_path / d), **config.get(d, {})} for d in DOMAINS}
         grid = kind(dict(enumerate(nodes.values(), 10)))
         return flower.Nodes(grid, run, 2.0), tmp_path
@@ -100,6 +104,19 @@ def test_every_method_gives_the_numbers_of_one_process(name, here):
     assert there["made"]["transport"].startswith("flower ")
     assert not any("absent" in r for r in there["rounds"])
     assert all(c.train.x.device.type == "meta" for c in (n.client for n in nodes))      # the server has no samples
+
+
+def test_noise_between_machines_is_no_servers_to_draw_again(here, tmp_path):
+    """With the seed alone the server could subtract it."""
+    run = run_of("DPFedAvg", net="cnn4")
+    nodes, folder = here(run, secret=("mine",))
+    assert comparable(trained(nodes, run, folder / "there")) != result(run, folder / "alone")
+    first = SECRET_OF(tmp_path)
+    assert SECRET_OF(tmp_path) == first and len(first[0]) == 64
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    other = tmp_path / "other"
+    other.mkdir()
+    assert SECRET_OF(other) != first
 
 
 def test_partial_participation_and_states_of_several_rounds(here):

@@ -37,9 +37,11 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     floors = {place: part.set_index("seed").value for place, part in
               tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
     curves, shared = {}, set()
+    at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in tables.records_of(table, profile, results, seeds, when):
         curves.setdefault((p.block, p.row), []).append((rise(record["rounds"]), tables.highest_loss(record["rounds"])))
-        shared |= set() if make(p.run.method, p.run.settings).personal else {(p.block, p.row)}
+        personal = p.row in at_home or make(p.run.method, p.run.settings).personal
+        shared |= set() if personal else {(p.block, p.row)}
     lines = []
     for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):
         sample = part.set_index("seed").value

@@ -229,9 +229,10 @@ class FedFomo(Own):
 class IFCA(FedAvg):
     """Client k trains w_j with j = argmin_i F_k(w_i), over `k` nets; w_j <- the mean over the clients that chose it.
 
-    All nets travel down, one up, with its number. F_k: mean loss on the whole training split. The first net starts as
-    FedAvg's, each other one with new draws of its layers; a net that nobody chose stays. A test chooses in the same
-    way, on training images. Ghosh et al., NeurIPS 2020, arXiv:2006.04088.
+    All nets travel down, one up, with its number. F_k: mean loss on (at most 1,024) training samples, batch-norm with
+    their own statistics: averaged ones lag behind, and a net would seem worse for having been trained. The first net
+    starts as FedAvg's, each other one with new draws of its layers; a net that nobody chose stays. A test chooses in
+    the same way, on training samples. Ghosh et al., NeurIPS 2020, arXiv:2006.04088.
     """
     k: int = 2
     least = {"k": 1}
@@ -248,10 +249,12 @@ class IFCA(FedAvg):
         return {"params": {}, "models": self.models_}
 
     def receive(self, client, got):
-        net, models = client.net.eval(), got["models"]
-        best = min(sorted(models), key=lambda j: float(mean_loss(net, models[j], client.train, self.protocol)))
+        models, some = got["models"], client.train[:1024]
+        client.net.train(len(some) > 1)
+        losses = {j: mean_loss(load_params(client.net, w), {}, some, self.protocol) for j, w in models.items()}
+        best = min(sorted(models), key=lambda j: float(losses[j]))
         client.scratch["chosen"] = torch.tensor(int(best))
-        load_params(net, models[best])
+        load_params(client.net, models[best])
 
     def upload(self, client):
         return super().upload(client) | {"chosen": client.scratch["chosen"]}

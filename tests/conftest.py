@@ -19,6 +19,7 @@ ROOT = TESTS.parent
 os.environ.setdefault("FEDLIB_DATA", str(ROOT / "build" / "data"))
 DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
 ON_FEATURES = ("MPFT",)     # methods that need them
+PLAIN_NETS = ("DPFedAvg",)  # methods that refuse a net with statistics of batches
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "FedAPT": {"tokens": 4},
             "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
 torch.set_num_threads(1)
@@ -38,6 +39,7 @@ def small_run(method="FedAvg", values=None, net="resnet10", seed=0, data=None, *
     """Two rounds of five clients with 25 or 50 images each: two hold scans, one each of the other domains."""
     if method in ON_FEATURES and net == "resnet10":
         net, data, values = "adapter", {"name": "tiny_features", **(data or {})}, {"server_epochs": 3, **(values or {})}
+    net = "cnn4" if method in PLAIN_NETS and net == "resnet10" else net
     arch = {"net": net, "width": 4}
     if method in PROMPTED and net == "resnet10":
         feature_cache.ensure_features("tiny_digits", None, "mini_clip", say=quiet)

@@ -1,13 +1,13 @@
 """Clients that lack classes, or that train longer than others: methods made for skewed labels and sizes."""
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fedlib.core.params import mean
 from fedlib.core.seeds import key
 from fedlib.methods.base import FedAvg, method
 from fedlib.methods.drift import frozen, reach
 from fedlib.methods.server import shares
-from fedlib.models.nets import SimplexHead
 
 
 @method
@@ -126,6 +126,28 @@ class FedETF(FedAvg):
 
     def loss(self, net, x, y, client):
         return F.cross_entropy(net(x) + client.scratch["prior"], y)
+
+
+class SimplexHead(nn.Module):
+    """s <v_c, g / |g|>, g = P z: vectors v_c `(C, C)` of length 1 with <v_c, v_d> = -1 / (C - 1), fixed; P, s learned.
+
+    V = sqrt(C / (C - 1)) U (I - 1 1^T / C), U orthogonal, drawn with the seed (FedETF, arXiv:2303.10058).
+    """
+
+    def __init__(self, dim: int, classes: int, scale: float, seed: int):
+        super().__init__()
+        self.in_features, self.out_features = dim, classes
+        gen = torch.Generator().manual_seed(seed)
+        U = torch.linalg.qr(torch.randn(classes, classes, generator=gen)).Q
+        V = (classes / (classes - 1)) ** 0.5 * (U - U.mean(1, keepdim=True)).T
+        self.register_buffer("V", V.contiguous(), persistent=False)
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.project = nn.Linear(dim, classes)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.scale * F.normalize(self.project(z), dim=-1) @ self.V.T
 
 
 # the arithmetic

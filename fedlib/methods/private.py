@@ -17,7 +17,7 @@ class DPFedAvg(FedAvg):
     `fedlib.probes.privacy.epsilon(delta, sigma, T ** 0.5)` holds for a whole client, present or not.
     McMahan et al., ICLR 2018, arXiv:1710.06963; noise in shares: Kairouz et al., ICML 2021, arXiv:2102.06387.
 
-    All weigh alike and none tells how many samples it has; batch-norm's statistics stay at the client. Losses and
+    All weigh alike and none tells how many samples it has; batch-norm's statistics must stay at the client. Losses and
     accuracies that clients report are not covered. In a simulation the noise repeats with the seed; between machines
     each node adds a secret of its own. It wraps methods that send parameters only: `class A(DPFedAvg, FedProx)`.
     """
@@ -25,10 +25,13 @@ class DPFedAvg(FedAvg):
     sigma: float = 1.0
     m: int = 1
     least = dict(m=1)
-    limit = dict(C=1e9, sigma=0.0), "FedAvg", "cnn4"     # with clients of one size, and no statistics of batches
+    limit = dict(C=1e9, sigma=0.0), "FedAvg", "cnn4"     # with clients of one size
 
-    def private(self, net):
-        return super().private(net) | buffers(net)
+    def setup(self, net):
+        if buffers(net) and self.protocol.buffers == "average":
+            raise UserError(f"batch-norm's statistics would leave without noise: {type(self).__name__} needs buffers = "
+                            "keep, or a net without (normalisation = group)")
+        super().setup(net)
 
     def upload(self, client):
         sent, w = super().upload(client), client.got["params"]

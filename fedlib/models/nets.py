@@ -135,28 +135,6 @@ class FrozenHead(nn.Module):
         return nn.functional.normalize(z.float()) @ self.weight.T
 
 
-class SimplexHead(nn.Module):
-    """s <v_c, g / |g|>, g = P z: vectors v_c `(C, C)` of length 1 with <v_c, v_d> = -1 / (C - 1), fixed; P, s learned.
-
-    V = sqrt(C / (C - 1)) U (I - 1 1^T / C), U orthogonal, drawn with the seed (FedETF, arXiv:2303.10058).
-    """
-
-    def __init__(self, dim: int, classes: int, scale: float, seed: int):
-        super().__init__()
-        self.in_features, self.out_features = dim, classes
-        gen = torch.Generator().manual_seed(seed)
-        U = torch.linalg.qr(torch.randn(classes, classes, generator=gen)).Q
-        V = (classes / (classes - 1)) ** 0.5 * (U - U.mean(1, keepdim=True)).T
-        self.register_buffer("V", V.contiguous(), persistent=False)
-        self.scale = nn.Parameter(torch.tensor(float(scale)))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.project = nn.Linear(dim, classes)
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.scale * F.normalize(self.project(z), dim=-1) @ self.V.T
-
-
 class HiddenLayers(nn.Sequential):
     """D, D / 4, D / 4, outputs with batch-norm and ReLU: FedPall's classifier and, without bias, its amplifier."""
 

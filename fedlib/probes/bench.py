@@ -22,11 +22,11 @@ from fedlib.core import machine, schema
 from fedlib.core.errors import UserError, pick
 from fedlib.core.federation import as_input
 from fedlib.core.files import write_bytes
-from fedlib.engine.cost import floats, made_up, random
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.methods.base import optimiser
 from fedlib.models.nets import build
+from fedlib.probes.cost import floats, made_up, random
 
 WAYS = ("ours", "floor", "plain")
 PAIRS = 3           # measurements of each, one after the other; ratios are medians over them

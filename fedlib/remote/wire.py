@@ -12,8 +12,8 @@ from safetensors.torch import load, save
 
 from fedlib.core.errors import UserError
 from fedlib.core.params import flatten, unflatten
-from fedlib.engine.cost import made_up
 from fedlib.engine.loop import Simulation
+from fedlib.probes.cost import made_up
 
 
 class Entry(NamedTuple):

@@ -9,7 +9,6 @@ from fedlib.core.federation import as_input
 from fedlib.core.losses import cosines
 from fedlib.core.seeds import generator
 from fedlib.datasets import feature_cache, named_partitions, prepare
-from fedlib.engine.cost import floats
 from fedlib.engine.loop import Simulation
 from fedlib.experiments import tables
 from fedlib.methods import make
@@ -17,6 +16,7 @@ from fedlib.methods.prompts import TEST_BATCH
 from fedlib.models import encoders
 from fedlib.models.nets import Arch, build
 from fedlib.models.prompt_head import PromptHead, Tower
+from fedlib.probes.cost import floats
 from fedlib.report import plots, printed
 
 TEST_IMAGES = {"pacs": {"art_painting": 411, "cartoon": 471, "photo": 337, "sketch": 788},      # its released lists

@@ -10,12 +10,12 @@ import pandas as pd
 from IPython.display import Markdown
 from scipy import stats
 
-from fedlib.engine.cost import cost
 from fedlib.experiments import stated, statistics, tables
 from fedlib.experiments.evidence import STILL
 from fedlib.experiments.statistics import LEVEL
 from fedlib.methods import METHODS
 from fedlib.models.nets import Arch
+from fedlib.probes.cost import cost
 from fedlib.report import marks, text
 from fedlib.report.page import Page
 

@@ -5,10 +5,10 @@ import pandas as pd
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import feature_cache
-from fedlib.engine.cost import cost
 from fedlib.experiments import tables
 from fedlib.models.nets import Arch
 from fedlib.probes import inversion, privacy
+from fedlib.probes.cost import cost
 from fedlib.report import text
 from fedlib.report.page import Page
 

@@ -38,8 +38,8 @@ def costs(names: list[str], clients: int = 10, net: dict = NET, shape: tuple = (
     """
     import pandas as pd
 
-    from fedlib.engine.cost import cost
     from fedlib.models.nets import Arch
+    from fedlib.probes.cost import cost
     lines = {name: cost(name, Arch(**net), 10, shape, clients) for name in names}
     frame = pd.DataFrame(lines).T
     return pd.DataFrame({"down (kB)": frame.bytes_down / 1000, "up (kB)": frame.bytes_up / 1000,
@@ -181,11 +181,11 @@ def listing() -> list[dict]:
 
 
 def add_costs(lines: list[dict], net: dict, classes: int, shape: tuple, clients: int):
-    """Bytes and passes of a round with a net, by `fedlib.engine.cost`, to each entry; "no_cost": why there are none."""
+    """Bytes and passes of a round with a net, by `fedlib.probes.cost`, to each entry; "no_cost": why there are none."""
     from tqdm import tqdm
 
-    from fedlib.engine.cost import cost
     from fedlib.models.nets import Arch, build
+    from fedlib.probes.cost import cost
     arch = settings.make(Arch, net, "the net")
     build(arch, classes, shape, 0)      # a mistake in the net is said once
     for line in tqdm(lines, desc="Counting", disable=None, leave=False):

@@ -273,7 +273,7 @@ BAD = {
     "file of a dataset": ("train FedAvg --data mine.py:mine --out {out}", "'mine.py:mine' names no dataset of a file"),
     "raw folder": ("data office_caltech --from {empty}", "{empty}"),
     "no raw folder": ("data pacs --from {empty}/none", "no such folder: {empty}/none"),
-    "data set": ("data office --from {empty}", "did you mean 'office_caltech'?"),
+    "data set": ("data office_cal --from {empty}", "did you mean 'office_caltech'?"),
     "nothing fresh": ("check {empty}", "no records in {empty}"),
 }
 

@@ -7,7 +7,7 @@ import pytest
 HUNDRED = """
 import sys
 from fedlib.core import machine
-from fedlib.engine.cost import made_up
+from fedlib.probes.cost import made_up
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 run = plan(sys.argv[1], {}, {"name": "random"}, {"net": "cnn4"}, {"rounds": 1, "batch": 10}, 0)

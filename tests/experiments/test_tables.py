@@ -37,7 +37,7 @@ def test_a_pinned_digest():
 
 CHANGES = [("method", None, "FedAvg"), ("seed", None, 1), ("values", "mu", 0.2)]
 CHANGES += [("net", "width", 8), ("net", "net", "linear"), ("net", "head", "hidden"), ("net", "start", "imagenet")]
-CHANGES += [("net", "normalisation", "group")]
+CHANGES += [("net", "normalisation", "group"), ("net", "tower", "open_clip:a/b")]
 CHANGES += [("protocol", k, v) for k, v in dict(
     rounds=4, epochs=2, batch=8, lr=0.2, momentum=0.9, weight_decay=1e-5, optimiser="adam", clip=1.0, augment="crop",
     participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3,

@@ -14,8 +14,8 @@ from conftest import METHOD_NAMES, small_run
 from pretend_gpu import GPU
 
 from fedlib import report
-from fedlib.engine.cost import count_passes
 from fedlib.engine.loop import Simulation
+from fedlib.probes.cost import count_passes
 
 TABLE = Path(report.__file__).with_name("launches.json")
 WAITS = {"FACMIC": 2}       # of a step: it draws test images anew in each, and leaves classes out that no image has

@@ -9,10 +9,10 @@ from conftest import small_run
 from fedlib.core.federation import Client, Federation, as_input
 from fedlib.core.params import nbytes
 from fedlib.engine import loop, records
-from fedlib.engine.cost import random
 from fedlib.engine.loop import Simulation
 from fedlib.methods.class_texts import frequencies
 from fedlib.models.nets import Arch, build
+from fedlib.probes.cost import random
 
 NAMES = ["cat", "dog", "horse"]
 

@@ -13,13 +13,13 @@ from fedlib.core.params import snapshot
 from fedlib.core.seeds import generator
 from fedlib.datasets.splits import RULES, Domain, split
 from fedlib.engine import evaluate
-from fedlib.engine.cost import cost
 from fedlib.experiments import tables
 from fedlib.methods import make
 from fedlib.methods.base import Protocol, keep_moments, optimiser, warmed
 from fedlib.methods.features import converge, first, pool, prototypes
 from fedlib.models import class_heads
 from fedlib.models.nets import Arch, build
+from fedlib.probes.cost import cost
 
 PRINTED = pd.read_csv(tables.PAPERS / "mpft.csv")
 FROZEN = Arch(net="adapter", head="frozen")

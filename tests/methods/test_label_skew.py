@@ -11,8 +11,8 @@ from fedlib.engine.loop import Simulation
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
 from fedlib.methods.drift import reach
-from fedlib.methods.label_skew import correlated, others
-from fedlib.models.nets import Arch, SimplexHead, build
+from fedlib.methods.label_skew import SimplexHead, correlated, others
+from fedlib.models.nets import Arch, build
 
 
 def averaged(said, steps, samples):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedlib.engine.cost import made_up
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.experiments import tables
 from fedlib.experiments.claims import NOT_RUN, VERDICTS, judge_all
 from fedlib.experiments.results import results_folder
 from fedlib.models.nets import Arch
+from fedlib.probes.cost import made_up
 from fedlib.report import found, overview, schemes, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,11 +8,11 @@ import torch
 
 from fedlib import Page, Simulation, plan, table
 from fedlib.engine import records
-from fedlib.engine.cost import cost
 from fedlib.experiments import tables
 from fedlib.experiments.results import results_folder
 from fedlib.models.nets import Arch
 from fedlib.models.text_encoders import ClipText, class_prompts
+from fedlib.probes.cost import cost
 from fedlib.report import feddtr
 
 SEEDS = [0, 1, 2]
@@ -115,6 +115,8 @@ def test_a_number_of_table_1_once_more_from_the_files(timed):
     page, seen = timed["as printed"], feddtr.by_time(timed)
     for block in page.ran:
         files = [q.run.path(page.results) for q, _ in page.found if (q.block, q.row) == (block, "FedDTR")]
+        if not files:
+            continue
         best = [max(sum(r["after"].values()) / len(r["after"]) for r in records.read_record(f)["rounds"])
                 for f in files]
         line = seen.loc[block, "FedDTR"]
@@ -143,7 +145,8 @@ def test_places_printed_and_ours(timed):
         for name, each in timed.items():
             part = each.averages[each.averages.block == block].set_index("row")
             means = part.ours
-            if means.count() > 1 and part.n[part.n > 0].nunique() == 1:     # others, over the same seeds
+            there = means.count() > 1 and means["FedDTR"] == means["FedDTR"]
+            if there and part.n[part.n > 0].nunique() == 1:     # others, over the same seeds
                 assert found[name][block].place == 1 + (means > means["FedDTR"]).sum(), (block, name)
 
 
@@ -168,7 +171,7 @@ def test_tiny_imagenet_has_no_lite_profile(timed):
     found = feddtr.protocols(timed["as printed"])
     assert {b for b, p in found.index} - {b for b, p in found.index if p == "lite"} == {
         "Tiny-ImageNet, CNN", "Tiny-ImageNet, ResNet-18"}
-    assert set(found["learning rate"]) == {"0.005", "0.01", "0.1"}
+    assert set(found["learning rate"]) == {"0.005", "0.01", "0.02", "0.1"}
 
 
 # costs

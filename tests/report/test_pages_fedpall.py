@@ -9,10 +9,10 @@ import torch
 from fedlib import Page
 from fedlib.core.params import nbytes, snapshot
 from fedlib.engine import records
-from fedlib.engine.cost import cost
 from fedlib.experiments import statistics, tables
 from fedlib.methods import make
 from fedlib.models.nets import Arch, HiddenLayers, build
+from fedlib.probes.cost import cost
 from fedlib.report import fedpall, printed, text
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedlib import METHODS, Arch
-from fedlib.engine.cost import cost
 from fedlib.models import nets
+from fedlib.probes.cost import cost
 from fedlib.report import crosschecks, zoo
 
 ROOT = Path(__file__).resolve().parents[2]

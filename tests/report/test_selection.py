@@ -22,7 +22,7 @@ def test_tremble_is_the_noise_of_a_round_and_not_its_rise():
 def test_a_line_for_each_record_with_every_rule_it_allows():
     zoo = Page("zoo/methods", "mini")
     found = selection.rounds(zoo, "domains")
-    assert len(found) == 27 * 3 and set(found.block) == {"domains"} and found.notna().all(axis=None)
+    assert len(found) == 29 * 3 and set(found.block) == {"domains"} and found.notna().all(axis=None)
     assert (found["best-test"] >= found[["last", "last5", "best-val"]].max(axis=1) - 1e-9).all()
     labels = selection.rounds(zoo, "labels")
     assert labels["best-val"].isna().all() and labels["last5"].notna().all()

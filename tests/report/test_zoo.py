@@ -20,10 +20,10 @@ def test_differences_are_paired_by_seed(tmp_path, planned):
     given = {"FedAvg": (50, 60, 70), "Local": (40, 41, 42), "Ditto": (52, 61, 73), "FedAMP": (45, 45, 45)}
     fill(tmp_path, planned, lambda p: given[p.row][p.seed] if p.row in given and p.block == "labels" else None)
     gaps = zoo.against(zoo.of_kind("personal"), tmp_path)
-    assert list(gaps.method[:4]) == ["FedAvg", "Local", "Ditto", "pFedMe"] and len(gaps) == 2 * 7
+    assert list(gaps.method[:4]) == ["FedAvg", "Local", "Ditto", "pFedMe"] and len(gaps) == 2 * 8
     ditto = gaps.iloc[2]
     assert (ditto.accuracy, ditto.FedAvg, ditto.seeds) == (62, 2, 3) and ditto["FedAvg half"] == pytest.approx(2.484138)
-    assert gaps.iloc[3].seeds == 0 and gaps.accuracy[7:].isna().all()
+    assert gaps.iloc[3].seeds == 0 and gaps.accuracy[8:].isna().all()
     text = zoo.written(gaps)
     assert text.iloc[2]["minus FedAvg"] == "+2.0 ± 2.5" and text.iloc[3]["accuracy"] == "not run"
     assert text.iloc[0]["minus FedAvg"] == "–" and text.iloc[0]["minus Local"] == "+19.0 ± 22.4"

@@ -5,9 +5,9 @@ import pytest
 from conftest import result, small_run
 
 from fedlib.core.errors import UserError
-from fedlib.engine.cost import cost
 from fedlib.methods import METHODS
 from fedlib.models.nets import Arch
+from fedlib.probes.cost import cost
 
 HEAD = 4 * (32 * 10 + 10)                   # bytes of a head: 32 features, 10 classes
 NET = 4 * (2 * 25 * 3 + 2) + 4 * (4 * 25 * 2 + 4) + 4 * (32 * 4 * 4 * 4 + 32) + HEAD      # cnn4 of width 2, 28 pixels

@@ -337,7 +337,7 @@ def test_the_defaults_of_later_fields_stay():
         "pathological": 0, "balanced": True, "partition_seed": -1, "pool": 1.0, "tuning": 0.0, "encoder": "",
         "head": ""}
     assert later(FedAvg) == {"weights": "samples"}
-    assert later(Arch) == {"head": "linear", "start": "random", "normalisation": "batch"}
+    assert later(Arch) == {"head": "linear", "start": "random", "normalisation": "batch", "tower": "mini_clip"}
 
 
 @pytest.mark.parametrize("changes", [

@@ -4,9 +4,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import client_of
 from conftest import result, small_run
 
-from fedlib.core.federation import Client, Split
 from fedlib.engine.loop import Simulation
 from fedlib.methods import make
 from fedlib.methods.base import Protocol
@@ -56,13 +56,6 @@ def test_fednova_is_fedavg_where_all_take_as_many_steps(tmp_path):
     assert [r["loss"] for r in nova] != [r["loss"] for r in average]        # 25 samples here, 50 there
 
 
-def client_of(method, net, x, y):
-    client = Client("0", "", Split(x, y), Split(x, y))
-    client.net, client.got, client.classes = net, {"params": dict(net.state_dict())}, ["a", "b", "c", "d"]
-    client.round, client.seed, client.state, client.scratch = 0, 0, {}, {}
-    return client
-
-
 @pytest.fixture
 def four():
     """(net of four classes, x, y of 16, 1, 3 and no samples)."""
@@ -75,7 +68,7 @@ def loss_of(name, values, four):
     """The loss of the received net on the client's data, as it is before the first step."""
     net, x, y = four
     method = make(name, values, Protocol(lr=0.0))
-    client = client_of(method, net, x, y)
+    client = client_of(net, x, y, got={"params": dict(net.state_dict())})
     method.local(client)
     return method.loss(net, x, y, client), net, x, y
 
@@ -95,7 +88,7 @@ def test_fedntd_is_free_about_the_true_class(four):
         kept = [c for c in range(4) if c != y[i]]
         assert torch.allclose(others(h, y)[i], h[i, kept].log_softmax(0), atol=1e-6)
     method = make("FedNTD", {"beta": 3.0, "tau": 2.0})
-    client = client_of(method, net, x, y)
+    client = client_of(net, x, y)
     client.scratch["global"] = build(Arch("linear"), 4, (3,), 1)
     p, q = (torch.stack([n(x)[i, [c for c in range(4) if c != y[i]]].div(2).softmax(0) for i in range(len(y))])
             for n in (net, client.scratch["global"]))

@@ -198,9 +198,9 @@ class Page:
         frame = pd.DataFrame(made)
         return text.table(frame.assign(gain=frame[rules[-1]] - frame[rules[-2]]), "{:.2f}")
 
-    def run(self, row: str, block: str, profile: str | None = None):
-        """The planned run of a row and block with the first seed; None where there is none."""
-        seeds = (self.seeds or self.table.seeds)[:1]
+    def run(self, row: str, block: str, profile: str | None = None, seed: int | None = None):
+        """The planned run of a row and block with a seed, else with the first; None where there is none."""
+        seeds = (self.seeds or self.table.seeds)[:1] if seed is None else [seed]
         planned = self.table.runs(profile or self.blocks[block], seeds)
         return next((p.run for p in planned if (p.row, p.block) == (row, block)), None)
 

@@ -246,10 +246,9 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
         with tqdm(total=run.protocol.rounds, unit="round", desc=run.method, disable=None) as bar:
             def say(event, bar=bar, run=run):
                 bar.update(event["round"] - bar.n)
-                bar.set_postfix_str(f"{event['acc']:.1f} %")
+                bar.set_postfix_str(event["test"])
                 if bar.disable:
-                    line(f"{run.method}, seed {run.seed}: round {event['round']} of {event['rounds']}, "
-                         f"{event['acc']:.1f} %")
+                    line(f"{run.method}, seed {run.seed}: round {event['round']} of {event['rounds']}, {event['test']}")
             how = {"device": device, "say": say, "stack": stack.usual(device)}
             model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
             path = loop.train(run, out, **how)

@@ -84,7 +84,7 @@ def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
     if x.dtype != torch.uint8:
         return x.float() if x.is_floating_point() else x
     mean, std = normals(normal, x.device)
-    return (x / 255 - mean) / std
+    return (x / 255).sub_(mean).div_(std)       # one copy: a batch of images fills a cache
 
 
 @functools.cache

@@ -2,8 +2,8 @@
 from fedlib.core.errors import UserError
 
 
-def measure_round(simulation, said: list) -> dict:
-    """Accuracy per domain (%), test loss and mean training loss of one round.
+def measure_round(simulation, said: list, test: bool = True) -> dict:
+    """Accuracy per domain (%), test loss and mean training loss of one round; without a test that loss only.
 
     A personal method is tested with every client's model on its domain, and a domain's value is the mean over its
     clients. Otherwise all clients hold the same model and the first client of each domain speaks for it, unless the
@@ -17,6 +17,8 @@ def measure_round(simulation, said: list) -> dict:
 
     losses = [i["loss"] for _, i in said if "loss" in i]
     row = {"train_loss": round(sum(losses) / len(losses), 6) if losses else 0.0}
+    if not test:
+        return row
     if protocol.evaluate != "before":
         row["after"] = _by_domain((c.domain, i["after"]["acc"], weight(c)) for c, i in said)
     if protocol.evaluate == "after":
@@ -69,8 +71,9 @@ def stalled(rounds: list[dict], protocol) -> bool:
     """Has validation accuracy (mean over domains) or loss (over samples) not improved in the last `patience` rounds?"""
     if not protocol.patience or not rounds or "val" not in rounds[-1]:
         return False
-    marks = [-r["val_loss"] if protocol.stop == "loss" else sum(r["val"].values()) for r in rounds]
-    return len(marks) - 1 - marks.index(max(marks)) >= protocol.patience
+    marks = {r["round"]: -r["val_loss"] if protocol.stop == "loss" else sum(r["val"].values())
+             for r in rounds if "val" in r}
+    return rounds[-1]["round"] - max(marks, key=marks.get) >= protocol.patience
 
 
 def cross_tested(clients: list, accuracies: list[dict]) -> dict:

@@ -1,5 +1,4 @@
 """The loop: rounds of download, local training, upload and aggregation; tests; checkpoints; the record."""
-import copy
 import time
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from fedlib.engine import records
 from fedlib.engine.checkpoint import checkpoint, resume, tidy
 from fedlib.engine.evaluate import finite, measure_round, stalled
 from fedlib.engine.run import Run
-from fedlib.engine.worker import Worker, Workers, initial_net
+from fedlib.engine.worker import Workers, initial_net
+from fedlib.engine.worker import workers as make_workers
 from fedlib.methods import make
 
 
@@ -33,18 +33,18 @@ class Simulation:
 
     run: what to train; federation: who holds what, drawn as the run says where none is given; workers: those of clients
     on other machines; stack: how many clients train at once, as `fedlib.engine.stack.choose` takes it; net: to start
-    from, the one that the run describes where none is given.
+    from, the one that the run describes where none is given; share: clients take nets in turns.
     UserError: data, net and method that do not fit.
     """
 
     def __init__(self, run: Run, federation: Federation | None = None, device: str = "cpu", workers=None,
-                 stack: str | int = 1, net=None):
+                 stack: str | int = 1, net=None, share: bool = False):
         self.run, self.device, self.stack, self.rounds, self.made = run, device, stack, [], {}
         self.federation = federation or federate(run.data, run.seed)
         self.federation.unseen = {d: split.to(device) for d, split in self.federation.unseen.items()}
         machine.settle(device, run.protocol.precision == "tf32")
         net = net or initial_net(run, self.federation)
-        workers = workers or (Worker(run, c, copy.deepcopy(net), device) for c in self.federation.clients)
+        workers = workers or make_workers(run, self.federation.clients, net, device, share)
         self.workers = workers if isinstance(workers, Workers) else Workers(workers)
         self.server = make(run.method, run.settings, run.protocol)
         self.server.seed, self.server.classes = run.seed, self.federation.classes
@@ -75,14 +75,15 @@ class Simulation:
         start, run = time.monotonic(), self.run
         uploads, said, down = self.exchange(sample(len(self.workers), run.protocol, run.seed, self.number))
         up = sum(map(nbytes, uploads.values()))
-        if run.protocol.evaluate != "before":       # who does not train is tested with what the round began with
+        test = run.protocol.tests(self.number + 1)
+        if test and run.protocol.evaluate != "before":      # who does not train: with what the round began with
             rest = [i for i, c in enumerate(self.federation.clients) if c.id not in uploads]
             tested = self.workers.test(rest, ((self.message(i), {}, {}) for i in rest))
             said += [(self.federation.clients[i], {"after": t["test"]}) for i, t in zip(rest, tested, strict=True) if t]
         self.server.aggregate(uploads)
-        row = {"round": self.number + 1, **measure_round(self, said), "bytes_up": up, "bytes_down": down}
+        row = {"round": self.number + 1, **measure_round(self, said, test), "bytes_up": up, "bytes_down": down}
         row |= ({"server": self.server.measured} if self.server.measured else {}) | self.workers.heard()
-        if not all(map(finite, (row["loss"], row["train_loss"]))):
+        if not all(map(finite, (row.get("loss", 0.0), row["train_loss"]))):
             raise Diverged(f"{run.method} (seed {run.seed}) diverged in round {row['round']}: the loss is not finite; "
                            f"lower lr ({run.protocol.lr}) or the method's weights")
         self.rounds.append({**row, "seconds": round(time.monotonic() - start, 3)})
@@ -121,15 +122,16 @@ class Simulation:
 
 
 def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, deadline: float | None = None,
-          workers=None, after=lambda simulation: None, stack: str | int = 1,
+          workers=None, after=None, stack: str | int = 1,
           federation: Federation | None = None) -> Path:
     """Train and write the record; returns its path. A record that exists is not trained again.
 
-    After every round a checkpoint is written beside it (`.partial`); a run that was interrupted continues from there
-    and gives the same record in every number but times; what was another machine's or another code's is listed in
-    `made`, other data are refused. `say` gets {"round", "rounds", "acc"} after each round, `after`
-    the simulation before the record is written. stack: as in `fedlib.engine.stack.choose`. Workers on other machines
-    come with a federation whose clients hold no data.
+    Checkpoints are written beside it (`.partial`) after a round, as often as costs a thirtieth of the time; a run that
+    was interrupted continues from there and gives the same record in every number but times; what was another
+    machine's or another code's is listed in `made`, other data are refused. `say` gets {"round", "rounds", "test": the
+    last accuracy} after each round, `after` the simulation before the record is written; clients then have nets of
+    their own, else they take them in turns. stack: as in `fedlib.engine.stack.choose`. Workers on other machines come
+    with a federation whose clients hold no data.
     Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
     """
     path = run.path(results)
@@ -146,11 +148,12 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
     with locked(path):
         if path.exists():
             return path
-        simulation = Simulation(run, federation, device, workers, stack)
+        simulation = Simulation(run, federation, device, workers, stack, share=after is None)
         held = {} if workers else federation.about      # nodes come and go
         simulation.made = machine.described(device) | {"precision": run.protocol.precision, "data": held}
         rounds = all_rounds(simulation, path.with_suffix(".partial"), say, deadline)
-        after(simulation)
+        if after:
+            after(simulation)
         made = simulation.made | {"data": federation.about, **simulation.workers.made, "peak_mb": machine.peak(device),
                                   "seconds": round(sum(r["seconds"] for r in rounds), 3)}
         records.write_record(path, {"run": run.spec, "rounds": rounds, "made": made})
@@ -159,22 +162,29 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
 
 
 def all_rounds(simulation: Simulation, partial: Path, say, deadline: float | None) -> list[dict]:
-    """The rounds that a checkpoint does not hold yet, each with a new one; returns what all measured."""
+    """The rounds that a checkpoint does not hold yet; returns what all measured."""
     resume(partial, simulation)
-    protocol = simulation.run.protocol
+    protocol, due = simulation.run.protocol, 0.0
     if protocol.initial and not simulation.rounds:
         simulation.test()
     while not simulation.over:
         usual = simulation.rounds[-1]["seconds"] if simulation.rounds else 0
         if deadline and time.monotonic() + usual > deadline:
+            if simulation.rounds:
+                checkpoint(partial, simulation)
             raise OutOfTime(f"stopped after round {simulation.number} of {protocol.rounds}; run it again to continue")
         try:
             row = simulation.round()
         except Diverged:
             partial.unlink(missing_ok=True)     # every start would end here
             raise
-        checkpoint(partial, simulation)
-        say({"round": row["round"], "rounds": protocol.rounds, "acc": sum(row["acc"].values()) / len(row["acc"])})
+        if (start := time.monotonic()) >= due and not simulation.over:
+            checkpoint(partial, simulation)
+            took = time.monotonic() - start
+            due = time.monotonic() + simulation.workers.spare * took
+            row["seconds"] = round(row["seconds"] + took, 3)
+        acc = next((r["acc"].values() for r in reversed(simulation.rounds) if "acc" in r), ())
+        say({"round": row["round"], "rounds": protocol.rounds, "test": f"{sum(acc) / len(acc):.1f} %" if acc else "–"})
     return simulation.rounds
 
 
@@ -206,7 +216,7 @@ def sample(clients: int, protocol, seed: int, number: int) -> list[int]:
 
     With `participation_low` their number is drawn each round, uniformly between the two shares (PFLlib, FedDTR).
     """
-    take = max(1, round(protocol.participation * clients))
+    take = min(protocol.cohort, clients) or max(1, round(protocol.participation * clients))
     if protocol.participation_low:
         low = min(take, max(1, int(protocol.participation_low * clients)))
         take = int(torch.randint(low, take + 1, (), generator=generator(seed, "participants", number)))

@@ -49,15 +49,34 @@ def read_record(path: Path) -> dict:
             raise ValueError("its name is that of another run, or its settings were changed")
         check_rounds(record["rounds"])
         check_plan(record)
-        return record
+        return record | {"rounds": tested(record["rounds"])}
     except (OSError, ValueError, TypeError, AttributeError) as error:      # of another form anywhere inside
         raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error
 
 
+def tested(rounds: list[dict]) -> list[dict]:
+    """The rounds with a test. What was sent and the seconds are sums over the rounds since the one before, the training
+    loss is their mean."""
+    if all("acc" in r for r in rounds):
+        return rounds
+    found, since = [], []
+    for row in rounds:
+        since.append(row)
+        if "acc" in row:
+            sums = {k: sum(r[k] for r in since) for k in ("bytes_up", "bytes_down", "seconds", "train_loss")}
+            found.append(row | sums | {"train_loss": round(sums["train_loss"] / len(since), 6)})
+            since = []
+    return found
+
+
 def check_rounds(rounds: list[dict]):
     """ValueError unless these are a run's rounds, alike but where machines were absent. Quick: thousands are read."""
-    if not rounds or not all(isinstance(r, dict) and r.get("acc") for r in rounds):
+    if not rounds or not all(isinstance(r, dict) and r.get("acc", True) for r in rounds):
         raise ValueError("it has no rounds")
+    if not all(abs(r.get(k, FAR)) < FAR for r in rounds if "acc" not in r
+               for k in ("bytes_up", "bytes_down", "seconds", "train_loss")):
+        raise ValueError("its rounds without a test are not whole")
+    rounds = [r for r in rounds if "acc" in r]
     wanted = [k for k in (*BY_NAME, *NUMBERS, "val_loss") if any(k in r for r in rounds)]
     domains = {d for r in rounds for d in r["acc"]}
     for r in rounds:
@@ -76,11 +95,16 @@ def check_rounds(rounds: list[dict]):
 def check_plan(record: dict):
     """ValueError unless the rounds are those that the run has: counted from 0 or 1, of its domains and no others."""
     numbers, run, held = [r["round"] for r in record["rounds"]], record["run"], record["made"].get("data", {})
+    protocol = run.get("protocol", {})
+    last = protocol.get("rounds", numbers[-1])
+    if any(("acc" in r) != (r["round"] % protocol.get("test_every", 1) == 0 or r["round"] == last)
+           for r in record["rounds"]):
+        raise ValueError("its tests are not those that were asked for")
     if numbers[0] not in (0, 1) or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise ValueError("its rounds are not in order")
-    if numbers[-1] > run.get("protocol", {}).get("rounds", FAR):
+    if numbers[-1] > last:
         raise ValueError("it has more rounds than were asked for")
-    asked, seen = run.get("data", {}), {d for r in record["rounds"] for d in r["acc"]}
+    asked, seen = run.get("data", {}), {d for r in record["rounds"] for d in r.get("acc", ())}
     for domains in (set(asked.get("domains") or ()) - set(asked.get("unseen") or ()),
                     {client.get("domain") for client in held.get("clients", ())}):
         if domains and seen != domains and not (seen < domains and any("absent" in r for r in record["rounds"])):

@@ -15,22 +15,42 @@ from fedlib.models import encoders
 from fedlib.models.nets import Net, build
 from fedlib.models.prompt_head import PromptHead, Tower
 
+CACHED = 128        # images of a test batch on a CPU: a larger one leaves its cache, and takes memory
+
 
 class Worker:
-    """Everything that happens at one client's place. It has a method of its own, without the server's state."""
+    """Everything that happens at one client's place. It has a method of its own, without the server's state.
 
-    def __init__(self, run: Run, client: Client, net, device="cpu"):
+    net: the client's own; None where it takes one in turns with others like it. Then `held` has the entries that it
+    begins with: those of the first net, and what only this client has.
+    """
+
+    def __init__(self, run: Run, client: Client, net, device="cpu", like: "Worker | None" = None):
         self.method = make(run.method, run.settings, run.protocol)
-        self.client, self.device = client, device
+        self.client, self.device, self.held = client, device, like and like.held
         self.method.seed, self.method.classes, self.method.domains = client.seed, client.classes, client.domains
-        if run.net.head == "own":
-            net.head.weight = client.head
-        client.net = self.method.equip(net).to(device)
-        if run.protocol.precision == "bf16":        # on processors with bfloat16 units it halves a convolution's time
-            client.net.to(memory_format=torch.channels_last)
+        self.heads = run.net.head == "own"
         client.train, client.test = client.train.to(device), client.test.to(device)
         client.val = client.val and client.val.to(device)
-        self.evaluate_after = run.protocol.evaluate != "before"
+        if net is not None:
+            net = self.method.equip(net).to(device)
+            if run.protocol.precision == "bf16":    # on processors with bfloat16 units it halves a convolution's time
+                net.to(memory_format=torch.channels_last)
+            self.take(net)
+        self.stays = like.stays if like else [k for k, v in net.state_dict().items()
+                                              if k in self.method.stays(net) and v.is_floating_point()]
+
+    def take(self, net):
+        """Sit down at a net, which becomes this client's."""
+        self.client.net = load_params(net, self.held or {})
+        if self.heads:
+            net.head.weight = self.client.head.to(self.device)
+
+    def leave(self):
+        """Give the net away; what only this client has is held."""
+        self.held = self.held | {k: v.clone() for k, v in self.own().items()}
+        net, self.client.net = self.client.net, None
+        return net
 
     def train(self, got: dict, number: int) -> tuple[dict, dict]:
         """One round: (upload, {"loss", "after"?})."""
@@ -49,7 +69,7 @@ class Worker:
         client = self.client
         losses = client.scratch.pop("losses", [])
         said = {"loss": float(torch.stack(losses).mean()) if losses else 0.0}
-        if self.evaluate_after:
+        if self.method.protocol.tests(client.round + 1) and self.method.protocol.evaluate != "before":
             said["after"] = self.score(client.test)
         return self.method.upload(client), said
 
@@ -60,7 +80,8 @@ class Worker:
         Nothing of it stays: the client goes on as if it had not been tested.
         """
         client = self.client
-        kept = copy.deepcopy((client.net.state_dict(), client.state)), client.got
+        entries = client.net.state_dict() if self.held is None else self.own()
+        kept, state, had = {k: v.clone() for k, v in entries.items()}, copy.deepcopy(client.state), client.got
         client.got = to_device(got, self.device)
         self.method.receive(client, client.got)
         self.method.adapt(client)
@@ -68,14 +89,16 @@ class Worker:
                   "others": {i: self.score(s)["acc"] for i, s in (others or {}).items()}}
         if client.val is not None:
             scores["val"] = self.score(client.val)
-        client.net.load_state_dict(kept[0][0])
-        client.state, client.got = kept[0][1], kept[1]
+        load_params(client.net, kept)
+        client.state, client.got = state, had
         return scores
 
     @torch.inference_mode()
     def score(self, split) -> dict:
         """{"acc": percent, "loss": mean cross-entropy} of the client's predictions, in evaluation mode."""
-        batch, client = self.method.at_once, self.client
+        client = self.client
+        images = split.x.dim() > 2 and split.x.device.type == "cpu"
+        batch = min(self.method.at_once, CACHED) if images else self.method.at_once
         client.net.eval()
         right, loss = [], []        # they stay where they are until all is computed
         for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
@@ -87,43 +110,84 @@ class Worker:
         right, loss = (sum(torch.stack(parts).tolist()) for parts in (right, loss))
         return {"acc": round(100 * right / len(split), 4), "loss": round(loss / len(split), 6)}
 
+    def own(self) -> dict:
+        """The net's entries that only this client has, as they are now and not copies."""
+        entries = self.held if self.client.net is None else self.client.net.state_dict() if self.stays else {}
+        return {k: entries[k] for k in self.stays}
+
     def kept(self) -> dict:
         """What only this client has: entries that stay, and its state."""
-        stays = self.method.stays(self.client.net)
-        own = {k: v for k, v in snapshot(self.client.net).items() if k in stays}
-        return {"net": own, "state": self.client.state}
+        return {"net": self.own(), "state": self.client.state}
 
     def restore(self, kept: dict):
         """The inverse of `kept`. ValueError: what is kept is of another net."""
-        net, own = kept.get("net", {}), self.kept()["net"]
+        net, own = to_device(kept.get("net", {}), self.device), self.own()
         if net.keys() != own.keys() or any((net[k].dtype, net[k].shape) != (v.dtype, v.shape) for k, v in own.items()):
             raise ValueError(f"what client {self.client.id} keeps is of another net")
-        load_params(self.client.net, to_device(kept.get("net", {}), self.device))
+        if self.client.net is None:
+            self.held = self.held | net
+        else:
+            load_params(self.client.net, net)
         self.client.state = to_device(kept.get("state", {}), self.device)
 
 
 class Workers(list):
-    """The workers of all clients, in this process; `fedlib.remote.flower.Nodes` reaches those on other machines."""
+    """The workers of all clients, in this process; `fedlib.remote.flower.Nodes` reaches those on other machines.
+
+    seated: the places of those that have a net.
+    """
     made = {}       # what a record says of how they are reached
     together = 0    # how many train at once
+    spare = 30      # times what a checkpoint takes lie between two
+
+    def __init__(self, workers):
+        super().__init__(workers)
+        self.seated = [i for i, w in enumerate(self) if w.client.net is not None]
+
+    def seat(self, places: list[int]):
+        """See that these clients have nets: one that another of them leaves, or a copy where all are taken."""
+        standing = [i for i in places if self[i].client.net is None]
+        free = [i for i in self.seated if i not in places] if standing else []
+        for i in standing:
+            if free:
+                self.seated.remove(free[-1])
+            self[i].take(self[free.pop()].leave() if free else copy.deepcopy(self[self.seated[0]].client.net))
+            self.seated.append(i)
 
     def choose(self, stack: str | int, run, places: list[int], messages, number: int, device) -> int:
         """How many train at once, chosen in the first round."""
+        if not self.together and stack == "auto":
+            self.seat(places[:stacked.MOST])
         self.together = self.together or stacked.choose(stack, run, [self[i] for i in places], messages, number, device)
         return self.together
 
     def train(self, places: list[int], messages: list[dict], number: int) -> list[tuple[dict, dict] | None]:
         """What `Worker.train` gives at these places; None for one that does not answer."""
+        self.seat(places)
         some = [self[i] for i in places]
         return stacked.train(some, messages, number) if len(some) > 1 else [some[0].train(messages[0], number)]
 
     def test(self, places: list[int], asked) -> list[dict | None]:
         """What `Worker.test` gives at these places for each tuple of its arguments; None: no answer."""
-        return [self[i].test(*each) for i, each in zip(places, asked, strict=True)]
+        return [self.at(i).test(*each) for i, each in zip(places, asked, strict=True)]
+
+    def at(self, place: int) -> Worker:
+        """The worker of this client, with a net."""
+        self.seat([place])
+        return self[place]
 
     def heard(self) -> dict:
         """What a round's record says beside what it measured."""
         return {"stack": self.together} if self.together > 1 else {}
+
+
+def workers(run: Run, clients: list[Client], net, device, share: bool) -> Workers:
+    """A worker for each client. share: they take nets in turns, as many as train at once; else each has its own."""
+    if not share:
+        return Workers(Worker(run, c, copy.deepcopy(net), device) for c in clients)
+    first = Worker(run, clients[0], copy.deepcopy(net), device)
+    first.held = snapshot(first.client.net)
+    return Workers([first, *(Worker(run, c, None, device, first) for c in clients[1:])])
 
 
 def initial_net(run: Run, federation: Federation) -> Net:

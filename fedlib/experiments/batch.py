@@ -171,7 +171,7 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
     torch.set_num_threads(1)        # the same record alone and among others
     deadline = None if budget is None else time.monotonic() + budget
     how = {"device": device, "deadline": deadline, "stack": stack,
-           "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['acc']:.1f} %")}
+           "say": lambda e: say(f"» round {e['round']}/{e['rounds']} {e['test']}")}
     try:
         if planned.features:
             made = embeddings.collect(planned.run, planned.features, results, **how)

@@ -39,12 +39,14 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
         resume(Path(checkpoint), simulation)
     elif run.protocol.initial:
         simulation.test()
-    begin, made = len(simulation.rounds), record["made"]
-    if checkpoint and not all(map(same, record["rounds"][:begin], simulation.rounds)):
+    begun, made = records.tested(simulation.rounds), record["made"]
+    begin = len(begun)
+    if checkpoint and not all(map(same, record["rounds"][:begin], begun)):
         raise UserError(f"{checkpoint} has other numbers than {path} in the rounds before it")
-    simulation.play(min(rounds, run.protocol.rounds - simulation.number))
+    simulation.play(min(rounds * run.protocol.test_every, run.protocol.rounds - simulation.number))
     first = 0 if not checkpoint else begin
-    compared = [beside(old, new) for old, new in zip(record["rounds"][first:], simulation.rounds[first:])]
+    again = records.tested(simulation.rounds)
+    compared = [beside(old, new) for old, new in zip(record["rounds"][first:], again[first:])]
     data = made.get("data", {}).get("digest") == simulation.federation.about["digest"]
     where, end = planned_in(run), record["rounds"]
     whole = end[-1]["round"] == run.protocol.rounds or stalled(end, run.protocol)

@@ -45,8 +45,14 @@ class Protocol:
     initial: bool = settings.later(False)            # round 0: a test before any training
     least_batch: int = settings.later(2)             # a smaller last batch of an epoch is left out (batch-norm)
     cross: bool = settings.later(False)  # every client's model is tested on every client's test split (MPFT)
-    least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1}
+    cohort: int = settings.later(0)      # > 0: so many clients train in a round, whatever their share
+    test_every: int = settings.later(1)  # rounds from test to test; the last round is tested in any case
+    least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1, "test_every": 1}
     most: ClassVar[dict] = {"participation": 1, "participation_low": 1}
+
+    def tests(self, number: int) -> bool:
+        """Is there a test at the end of this round?"""
+        return number % self.test_every == 0 or number >= self.rounds
 
 
 def method(cls):

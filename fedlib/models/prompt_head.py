@@ -90,6 +90,11 @@ class PromptHead(nn.Module):
         z, t = F.normalize(z.float(), dim=-1), F.normalize(t.float(), dim=-1)
         return self.tower.scale * (z @ t.T if t.dim() == 2 else torch.einsum("bd,bcd->bc", z, t))
 
+    def train(self, mode: bool = True):
+        """As a module's; texts are computed anew (a fused optimiser's step leaves no trace in a tensor's version)."""
+        self._kept = None, None
+        return super().train(mode)
+
     def forward(self, z: Tensor) -> Tensor:
         """Logits under the own context; the texts of a test are computed once, not for each batch."""
         if torch.is_grad_enabled():

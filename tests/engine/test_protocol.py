@@ -1,8 +1,11 @@
 """What a protocol says: early stopping, who takes part, when a test is, unseen domains, kept buffers, bfloat16."""
+import json
 
+import pytest
 import torch
 from conftest import interrupted, result, small_run
 
+from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
 from fedlib.engine.evaluate import stalled
 from fedlib.engine.loop import Simulation
@@ -11,7 +14,7 @@ from fedlib.methods.base import Protocol
 
 def test_stalled_by_hand():
     def stops(values, patience):
-        rounds = [{"val": {"a": v, "b": 0}, "acc": {"a": 0}} for v in values]
+        rounds = [{"round": k, "val": {"a": v, "b": 0}, "acc": {"a": 0}} for k, v in enumerate(values)]
         return stalled(rounds, Protocol(patience=patience))
 
     assert not stops((1, 3, 2), 2) and stops((1, 3, 2, 2), 2)
@@ -19,8 +22,12 @@ def test_stalled_by_hand():
     assert stops((3, 3, 3), 2)              # equal is no improvement
     assert not stops((3, 2, 1), 0)          # 0: never
     assert not stops((), 2) and not stalled([{"acc": {"a": 1}}] * 9, Protocol(patience=2))
-    loss, by_loss = [{"val": {"a": 0}, "val_loss": v} for v in (3.0, 1.0, 1.0, 2.0)], Protocol(patience=2, stop="loss")
+    by_loss = Protocol(patience=2, stop="loss")
+    loss = [{"round": k, "val": {"a": 0}, "val_loss": v} for k, v in enumerate((3.0, 1.0, 1.0, 2.0))]
     assert stalled(loss, by_loss) and not stalled(loss[:3], by_loss)
+    some = [{"round": k} | ({"val": {"a": -k}} if k % 5 == 0 else {}) for k in range(1, 11)]
+    assert stalled(some, Protocol(patience=5)) and not stalled(some, Protocol(patience=6))      # rounds, not tests
+    assert not stalled(some[:9], Protocol(patience=1))      # its last round has no test
 
 
 def test_early_stopping_is_the_same_after_an_interruption(tmp_path):
@@ -47,6 +54,68 @@ def test_two_of_five_clients_take_part(tmp_path):
     net = 4 * (10 * 3 * 28 * 28 + 10)
     for row in result(small_run(net="linear", participation=0.4), tmp_path):
         assert row["bytes_down"] == 2 * net and row["bytes_up"] == 2 * (net + 8)
+
+
+def test_a_cohort_is_a_number_of_clients(tmp_path):
+    for cohort, count in ((1, 1), (3, 3), (9, 5)):
+        assert {len(loop.sample(5, Protocol(cohort=cohort, participation=0.4), 0, n)) for n in range(9)} == {count}
+    assert result(small_run(net="linear", cohort=2), tmp_path) == result(small_run(net="linear", participation=0.4),
+                                                                         tmp_path)
+
+
+@pytest.mark.parametrize("evaluate", ["before", "after", "both"])
+def test_a_test_in_every_third_round_and_in_the_last(evaluate, tmp_path):
+    how = {"net": "linear", "rounds": 7, "participation": 0.4, "evaluate": evaluate}
+    every, run = result(small_run("FedPer", **how), tmp_path), small_run("FedPer", test_every=3, **how)
+    path = loop.train(run, tmp_path)
+    written, read = json.loads(path.read_text())["rounds"], records.read_record(path)["rounds"]
+    assert [r["round"] for r in written] == list(range(1, 8)) and [r["round"] for r in read] == [3, 6, 7]
+    assert all(("acc" in r) == (r["round"] in (3, 6, 7)) for r in written)
+    assert [r["train_loss"] for r in written] == [r["train_loss"] for r in every]
+    for row, since in zip(read, (every[:3], every[3:6], every[6:]), strict=True):
+        assert {k: row[k] for k in records.BY_NAME if k in row} == \
+            {k: since[-1][k] for k in records.BY_NAME if k in since[-1]} and row["loss"] == since[-1]["loss"]
+        assert row["bytes_up"] == sum(r["bytes_up"] for r in since)
+        assert row["train_loss"] == pytest.approx(sum(r["train_loss"] for r in since) / len(since), abs=1e-6)
+    for _ in range(7):
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == result(run, tmp_path)
+    small = small_run(net="linear", rounds=3, test_every=2, initial=True)
+    assert [r["round"] for r in result(small, tmp_path)] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("forge", [lambda r: r[2].pop("acc"), lambda r: r[0].update(acc=r[2]["acc"]),
+                                   lambda r: r[0].pop("bytes_up"), lambda r: r[1].update(seconds=float("nan")),
+                                   lambda r: r[6].pop("acc"), lambda r: r.pop(1)])
+def test_a_record_with_other_tests_than_asked_for_is_refused(forge, tmp_path):
+    path = loop.train(small_run(net="linear", rounds=7, test_every=3), tmp_path)
+    record = json.loads(path.read_text())
+    forge(record["rounds"])
+    path.write_text(json.dumps(record))
+    with pytest.raises(UserError, match="is not a record"):
+        records.read_record(path)
+
+
+def test_checkpoints_take_a_thirtieth_of_the_time(tmp_path, monkeypatch):
+    """On a clock that each round moves by 1 and each checkpoint by 1/4."""
+    now, written = [0.0], []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    first = Simulation.round
+
+    def round_(simulation):
+        now[0] += 1
+        return first(simulation)
+
+    def checkpoint(partial, simulation):
+        now[0] += 0.25
+        written.append(simulation.number)
+
+    monkeypatch.setattr(Simulation, "round", round_)
+    monkeypatch.setattr(loop, "checkpoint", checkpoint)
+    path = loop.train(small_run(net="linear", rounds=17), tmp_path)
+    assert written == [1, 9]        # and none after the last: the record is written
+    rounds = records.read_record(path)["rounds"]
+    assert [r["round"] for r in rounds if r["seconds"] > 0.1] == written
 
 
 def test_tests_before_after_and_both(tmp_path):

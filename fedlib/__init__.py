@@ -5,9 +5,9 @@ __version__ = "0.1.0"
 
 # The public names, imported when they are first asked for: `import fedlib` loads no torch.
 PUBLIC = {"FedAvg": "methods", "METHODS": "methods", "method": "methods", "Protocol": "methods.base",
-          "Data": "datasets.partition", "dataset": "datasets.registry", "Arch": "models.nets", "plan": "engine.run",
-          "Simulation": "engine.loop", "train": "engine.loop", "table": "experiments.tables:load_table",
-          "Page": "report.page"}
+          "Data": "datasets.partition", "dataset": "datasets.registry", "Arch": "models.nets", "Net": "models.nets",
+          "net": "models.nets", "plan": "engine.run", "Simulation": "engine.loop", "train": "engine.loop",
+          "table": "experiments.tables:load_table", "Page": "report.page"}
 
 __all__ = list(PUBLIC)
 

@@ -47,7 +47,7 @@ def on_device(context, option, word: str) -> str:
 DEVICE = click.option("--device", default="auto", show_default=True, callback=on_device,
                       help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
 CLIENT = click.option("--client", help="Whose net, where each client has its own: a site's name.")
-MODEL_OF = click.option("--from", "own", metavar="FILE.py:METHOD", help="MODEL's method, if it is your own.")
+MODEL_OF = click.option("--from", "own", metavar="FILE.py:NAME", help="MODEL's method or net, if it is your own.")
 CPU = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 
 
@@ -235,6 +235,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     if bool(method) == bool(own):
         raise UserError("name one method: METHOD (`fedlib methods` lists them) or --from FILE.py:METHOD")
     method, dataset = own_code.method_name(own) if own else method, own_code.dataset_name(dataset)
+    sets = list(map(own_code.net_word, sets))
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     check_device(device)
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Methods and datasets from a file of the user's own, named on the command line: mine.py:MyMethod, mine.py:my_set."""
+"""Methods, datasets and nets of a user's own file, named on the command line: mine.py:MyMethod, mine.py:my_set."""
 import importlib.util
 import sys
 from pathlib import Path
@@ -6,6 +6,9 @@ from pathlib import Path
 from fedlib.core.errors import UserError, pick
 from fedlib.datasets.registry import DATASETS
 from fedlib.methods.base import METHODS
+from fedlib.models.nets import BUILDERS, TAKES
+
+KNOWN = METHODS, DATASETS, BUILDERS, TAKES
 
 
 def method_name(word: str) -> str:
@@ -16,6 +19,12 @@ def method_name(word: str) -> str:
 def dataset_name(word: str) -> str:
     """The same of a dataset, registered by @dataset, by its NAME or its class; other words stay as they are."""
     return registered(word, DATASETS, "dataset") if ".py" in word else word
+
+
+def net_word(word: str) -> str:
+    """A setting in words: of net=FILE.py:NAME the net's name, as it is known from now on. Others stay as they are."""
+    name, _, value = word.partition("=")
+    return f"net={registered(value, BUILDERS, 'net')}" if name == "net" and ".py" in value else word
 
 
 def registered(word: str, known: dict, what: str) -> str:
@@ -45,18 +54,18 @@ def load(path: Path) -> str:
 
 def run(path: Path, own: str):
     """Import the file as a module of this name. UserError: it fails, or takes a name that fedlib has."""
-    before = dict(METHODS), dict(DATASETS)
+    before = [dict(known) for known in KNOWN]
     spec = importlib.util.spec_from_file_location(own, path)
     sys.modules[own] = module = importlib.util.module_from_spec(spec)
     sys.path.append(str(path.parent))       # for files that lie beside it
     try:
         spec.loader.exec_module(module)
-        taken = [k for now, old in zip((METHODS, DATASETS), before) for k in old if now[k] is not old[k]]
+        taken = [k for now, old in zip(KNOWN, before) for k in old if now[k] is not old[k]]
         if taken:
             raise UserError(f"{path} registers {taken[0]}, which is there already: give it another name")
     except Exception as error:      # whatever the file does
         del sys.modules[own]
-        for now, old in zip((METHODS, DATASETS), before):
+        for now, old in zip(KNOWN, before):
             now.clear()
             now.update(old)
         if isinstance(error, UserError):

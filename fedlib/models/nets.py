@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, pick
 from fedlib.core.seeds import key
 from fedlib.core.settings import later
 from fedlib.models import encoders
@@ -19,8 +19,7 @@ class Arch:
     """Which net. `width` is the number of channels of the first stage (ResNets) or layer (CNN), the size of the
     embedding (fasttext), of the first layer (mlp3), of the inner one (adapter) or of a token (vit).
     """
-    net: Literal["cnn4", "resnet10", "resnet18", "resnet50", "vit", "linear", "fasttext", "mlp3", "adapter",
-                 "clip_adapter", "attention", "attention_bn", "square", "identity", "tower"] = "cnn4"
+    net: str = "cnn4"   # a name in BUILDERS
     width: int = 0      # 0: the published width (CNN 32, ResNets 64, vit 768, fasttext 32, mlp3 1000, adapters D / 4)
     # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (models.class_heads),
     # their mean over the domains; own: each client has those of its domain. prompts: the encoder's text tower
@@ -30,6 +29,9 @@ class Arch:
     normalisation: Literal["batch", "group"] = later("batch")    # of a ResNet's body; group: no statistics of a batch
     tower: str = later("mini_clip")      # whose image tower the net "tower" is: mini_clip or open_clip:MODEL/TAG
     least: ClassVar[dict] = {}
+
+    def __post_init__(self):
+        pick("net", self.net, BUILDERS)
 
 
 class Net(nn.Module):
@@ -361,3 +363,15 @@ BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, 
             "resnet50": resnet(Bottleneck, (3, 4, 6, 3), "7x7"),
             "vit": vit, "tower": image_tower}
 PUBLISHED = {"resnet18": "resnet18", "resnet50": "resnet50", "vit": "vit_b_32"}       # their names at torchvision
+
+
+def net(*takes: str):
+    """Register what makes a net, a function (classes, shape, width) -> Net, under its name: @net("images").
+
+    takes: "images", "features", "token ids" (then shape is the size of the vocabulary). UserError: another kind.
+    """
+    def register(build):
+        TAKES[build.__name__] = tuple(pick("kind of data", kind, ("images", "features", "token ids")) for kind in takes)
+        BUILDERS[build.__name__] = build
+        return build
+    return register

@@ -146,13 +146,13 @@ class Watched:
 # use
 
 def load(path: Path, device: str = "cpu", own: str | None = None) -> Kept:
-    """The model in a file, or beside a record. own: FILE.py:METHOD that its method stands in.
+    """The model in a file, or beside a record. own: FILE.py:NAME that its method or net stands in.
 
     UserError: it is none, or of a method or version that is not here.
     """
     machine.check_device(device)
     if own:
-        own_code.method_name(own)
+        own_code.load(Path(own.rpartition(":")[0] or own))
     path = Path(path)
     path = path.with_suffix(f".{KIND}") if path.suffix == ".json" else path
     try:

@@ -8,6 +8,7 @@ from conftest import ROOT, refusal
 
 from fedlib.datasets.registry import DATASETS
 from fedlib.methods import METHODS, own_code
+from fedlib.models.nets import BUILDERS, TAKES
 
 METHOD = """
 from fedlib import FedAvg, method
@@ -38,10 +39,23 @@ class Noise:
 """
 
 
+NET = """
+from torch import nn
+from fedlib import Net, net
+
+@net("images")
+def wide_cnn(classes, shape, width=0):
+    width = width or 16
+    body = nn.Sequential(nn.Conv2d(shape[0], width, 3, 4), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
+                         nn.Flatten())
+    return Net(body, nn.Linear(4 * width, classes))
+"""
+
+
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch, tmp_path):
     """What a test registers is gone after it."""
-    before = [(known, dict(known)) for known in (METHODS, DATASETS)]
+    before = [(known, dict(known)) for known in (METHODS, DATASETS, BUILDERS, TAKES)]
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for known, old in before:
@@ -69,6 +83,35 @@ def test_a_method_and_a_set_of_one_file_are_trained(fedlib, tmp_path, monkeypatc
     assert code == 2 and "is of the method MyDecay, which is not known here" in err
     code, out, _ = fedlib("evaluate", path, "--data", f"{mine}:Noise", "--from", f"{mine}:MyDecay")
     assert code == 0 and "all sites" in out
+
+
+def test_a_net_of_a_file_is_trained_and_kept(fedlib, tmp_path):
+    mine = write(tmp_path / "mine.py", NET)
+    words = ("--data", "tiny_digits", "--rounds", 2, "--set", f"net={mine}:wide_cnn", "--out", tmp_path / "runs")
+    code, out, err = fedlib("train", "FedBN", *words, "--set", "width=4", "--save")
+    path, = (tmp_path / "runs/tiny_digits").glob("FedBN-*.json")
+    assert code == 0 and f"record: {path}" in out, err
+    assert '"net": "wide_cnn"' in path.read_text()
+    for known in (BUILDERS, TAKES):
+        known.pop("wide_cnn")
+    del sys.modules["own_mine"]         # as in another process
+    code, _, err = fedlib("evaluate", path, "--data", "tiny_digits")
+    assert code == 2 and "unknown net 'wide_cnn'" in err
+    code, out, err = fedlib("evaluate", path, "--data", "tiny_digits", "--from", f"{mine}:wide_cnn", "--client",
+                            "scans")
+    assert code == 0 and "scans" in out, err
+
+
+def test_nets_of_a_file_that_do_not_fit(tmp_path):
+    mine = write(tmp_path / "mine.py", NET)
+    refusal(lambda: own_code.net_word(f"net={mine}:wide"), "did you mean 'wide_cnn'?")
+    assert own_code.net_word("net=linear") == "net=linear" and own_code.net_word("mu=0.1") == "mu=0.1"
+    assert own_code.net_word(f"net={mine}:wide_cnn") == "net=wide_cnn" and TAKES["wide_cnn"] == ("images",)
+    taken, linear = write(tmp_path / "taken.py", NET.replace("wide_cnn", "linear")), BUILDERS["linear"]
+    refusal(lambda: own_code.net_word(f"net={taken}:linear"), "registers linear, which is there already")
+    assert BUILDERS["linear"] is linear and TAKES["linear"] == ("images", "features")
+    text = write(tmp_path / "text.py", NET.replace('"images"', '"sounds"'))
+    refusal(lambda: own_code.net_word(f"net={text}:wide_cnn"), "kind of data 'sounds'")
 
 
 def test_mistakes_in_files_of_ones_own(tmp_path):

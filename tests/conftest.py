@@ -2,6 +2,7 @@
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pretend_gpu
 import pytest
@@ -12,6 +13,7 @@ from fedlib.datasets import feature_cache, prepare
 from fedlib.datasets.registry import DATASETS
 from fedlib.engine import loop, records
 from fedlib.engine.run import plan
+from fedlib.engine.worker import Workers
 from fedlib.methods import METHODS
 
 TESTS = Path(__file__).resolve().parent
@@ -79,7 +81,7 @@ def interrupted(run, folder, rounds: int = 1, **how) -> Path:
     def cut(event):
         if next(before_the_last, None) is None:
             raise InterruptedError
-    with pytest.raises(InterruptedError):
+    with pytest.raises(InterruptedError), patch.object(Workers, "spare", 0):     # a checkpoint after each
         loop.train(run, folder, say=cut, **how)
     return run.path(folder).with_suffix(".partial")
 

@@ -181,7 +181,7 @@ def all_rounds(simulation: Simulation, partial: Path, say, deadline: float | Non
         if (start := time.monotonic()) >= due and not simulation.over:
             checkpoint(partial, simulation)
             took = time.monotonic() - start
-            due = time.monotonic() + simulation.workers.spare * took
+            due = start + (1 + simulation.workers.spare) * took
             row["seconds"] = round(row["seconds"] + took, 3)
         acc = next((r["acc"].values() for r in reversed(simulation.rounds) if "acc" in r), ())
         say({"round": row["round"], "rounds": protocol.rounds, "test": f"{sum(acc) / len(acc):.1f} %" if acc else "–"})

@@ -163,13 +163,13 @@ def test_training_speaks_without_a_terminal_too(fedlib, tmp_path, monkeypatch):
 
 
 def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_path, monkeypatch):
-    """A clock that ticks at every look: a round takes 3 s, of which it measures 1."""
+    """A clock that ticks at every look: a round takes 5 s, of which it measures 2, one of them its checkpoint."""
     loop.train(tables.load_table("small/t").references("mini")[0].run, tmp_path / "r")
     ticks = count(1)
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
     monkeypatch.setattr(loop, "time", clock)
     monkeypatch.setattr(batch, "time", clock)
-    args = ("run", "small/t", "--results", tmp_path / "r", "--time-budget", "5s")
+    args = ("run", "small/t", "--results", tmp_path / "r", "--time-budget", "9s")
     path = small.path(tmp_path / "r")
     code, out, err = fedlib(*args)
     assert code == 0 and err == "" and "stopped after round 2 of 4; run it again to continue" in out

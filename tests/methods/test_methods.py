@@ -149,6 +149,7 @@ class Remote:
     def __init__(self, pipe, run, number):
         self.pipe = pipe
         self.client = federate(run.data, run.seed).clients[number]      # for its id only
+        self.client.net = "in the other process"
         self.ask("join", run, number)
 
     def ask(self, *request):

@@ -132,8 +132,8 @@ def test_too_little_memory_is_worth_a_retry(small, tmp_path, kind, calls):
 
 @snakemake
 def test_a_run_that_time_stopped_is_continued_by_a_retry(small, tmp_path):
-    """A clock that ticks: 5 s are two rounds of four."""
-    done = small.snakemake("--cores", 1, "--retries", 2, config=["table=small/t", "seeds=0", "budget=5s"], TICKING="1")
+    """A clock that ticks: 9 s are two rounds of four."""
+    done = small.snakemake("--cores", 1, "--retries", 2, config=["table=small/t", "seeds=0", "budget=9s"], TICKING="1")
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("Trying to restart job") == 2      # each of the two runs once
     for p in small.runs()[:2]:

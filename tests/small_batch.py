@@ -19,7 +19,7 @@ shows = { b = ["scans"] }
 rows = [{ name = "FedAvg" }]
 """
 # fedlib with this paper; `calls` lists the commands. A file named `slow` says how long each round lasts at least, in
-# seconds; with TICKING set a clock ticks at every look: a round takes 5 s, of which it measures 2, one for its checkpoint.
+# seconds; with TICKING set a clock ticks at every look: a round takes 5 s and measures 2, one for its checkpoint.
 COMMAND = """
 import itertools, os, pathlib, sys, time, types
 sys.path.insert(0, {tests!r})

@@ -1,8 +1,9 @@
-"""A user's own pictures in folders, or pictures or texts listed in a CSV, of several sites: one prepared set.
+"""A user's own pictures in folders, or pictures, texts or numbers in a CSV, of several sites: one prepared set.
 
     FOLDER/site/class/picture           the test part of each site and class is drawn
     FOLDER/site/split/class/picture     split: train, val or test
-    FILE.csv                            columns path or text, label, site, and where there are any split and patient
+    FILE.csv                            columns path or text, label, site, and where there are any split and patient;
+                                        without path and text all other columns are numbers, a row is a sample
 
 Another order or number of folders is named by a layout: "class/site", "site/class/patient", "split/class". A class may
 be missing at a site. All samples of a patient lie in the same part, at all sites.
@@ -24,14 +25,16 @@ from fedlib.core.seeds import key
 from fedlib.datasets import prepare
 from fedlib.datasets.prepare import PARTS, TEST, TRAIN, VAL
 from fedlib.datasets.registry import DATASETS
+from fedlib.readers import own_numbers, own_sets
 from fedlib.readers.ag_news import ids, vocabulary
 from fedlib.readers.image_folder import SUFFIXES, check_listed, decode
 from fedlib.readers.own_sets import RECIPE
 
 SIZES = {"images": 64, "tokens": 100}       # where none is asked for
-LIMITS = {"images": (16, 1024), "tokens": (1, 10000)}
+LIMITS = {"images": (16, 1024), "tokens": (1, 10000), "features": (1, own_numbers.MOST)}
 TRANSFORM = {"images": "upright, 8 bits, on white, RGB; resized to {size}x{size}, bilinear with antialiasing",
-             "tokens": "words as in AG News, cut or padded to {size} ids: those of the training part, others left out"}
+             "tokens": "words as in AG News, cut or padded to {size} ids: those of the training part, others left out",
+             "features": "{size} columns, less their mean and divided by their deviation over all sites' training part"}
 MODES = {"L": "grey", "RGB": "colour", "RGBA": "colour with alpha", "LA": "grey with alpha", "P": "palette",
          "1": "black and white", "I": "grey of 16 bits", "I;16": "grey of 16 bits", "I;16B": "grey of 16 bits"}
 LEVELS = ("site", "split", "class", "patient")      # what a folder may stand for
@@ -39,15 +42,16 @@ SPLITS = {"train": TRAIN, "training": TRAIN, "val": VAL, "valid": VAL, "validati
           "testing": TEST}
 TEST_SHARE = 0.25
 CONTENT = {"path": "images", "text": "tokens"}      # a CSV's first column, and the kind of set it makes
+ABOUT = ("label", "site", "split", "patient")       # a CSV's other columns
 KINDS = 8       # of what is ignored, at most, in one line
 ORIENTATION = 0x0112    # EXIF's tag; 1: upright
 
 
 class Sample(NamedTuple):
-    """A picture or text: where it is from, what it shows, its file or the text itself, its given part, its patient."""
+    """A sample: where it is from, what it shows, its file, text or numbers, its given part, its patient."""
     site: str
     label: str
-    content: Path | str
+    content: Path | str | tuple
     part: int | None = None
     patient: str = ""
 
@@ -56,17 +60,21 @@ def prepare_own(name: str, root, size: int | None = None, layout: str = "", seed
                 say=print) -> dict:
     """Read a folder or a CSV, write the prepared set `name`, say what is in it; returns the manifest.
 
-    size: pixels a side or tokens of a text; layout: what the levels of folders are; seed: of the drawn test part;
-    skip_corrupt: leave unreadable pictures out, and name them in the manifest.
+    size: pixels a side or tokens of a text, none for numbers; layout: what the levels of folders are; seed: of the
+    drawn test part; skip_corrupt: leave unreadable pictures out, and name them in the manifest.
     UserError: a name that another set has, nothing to read, one class only, a CSV without a column, a corrupt picture,
-    a patient in two parts.
+    a cell that is no number, a patient in two parts.
     """
     if root is None:
         raise UserError(f"where are the files of {name}? Say --from FOLDER, or --from FILE.csv")
     root = Path(root).expanduser()
     check_name(name, root)
     ignored = Counter()
-    kind, samples = in_csv(root, ignored) if root.is_file() else ("images", in_folders(root, layout, ignored))
+    kind, numbers, samples = "images", [], []
+    if root.is_file():
+        kind, numbers, samples = in_csv(root, ignored)
+    else:
+        samples = in_folders(root, layout, ignored)
     if not samples:
         what = "usable rows" if root.is_file() else f"pictures ({', '.join(sorted(SUFFIXES))})"
         raise UserError(f"no {what} in {root}{said(ignored)}{nearest(name, DATASETS)}")
@@ -74,16 +82,20 @@ def prepare_own(name: str, root, size: int | None = None, layout: str = "", seed
     classes = sorted({s.label for s in samples}, key=natural)
     if len(classes) < 2:
         raise UserError(f"{root} has one class only, '{classes[0]}': there is nothing to tell apart")
-    size = SIZES[kind] if size is None else size
+    if numbers and size not in (None, len(numbers)):
+        raise UserError(f"{root} has {len(numbers)} columns of numbers: leave out --size")
+    size = len(numbers) or (SIZES[kind] if size is None else size)
     if not LIMITS[kind][0] <= size <= LIMITS[kind][1]:
         raise UserError(f"size = {size} is not allowed: from {LIMITS[kind][0]} to {LIMITS[kind][1]}")
     parts, skipped = parts_of(samples, seed), [] if skip_corrupt else None
-    words = vocabulary([s.content for s, part in zip(samples, parts) if part == TRAIN]) if kind == "tokens" else ""
+    trained = [s.content for s, part in zip(samples, parts) if part == TRAIN]
+    words = vocabulary(trained) if kind == "tokens" else ""
+    columns = own_numbers.scales(numbers, trained or [s.content for s in samples]) if numbers else ""
     arrays, shown = {}, {}
     for site in sorted({s.site for s in samples}, key=natural):
         index = [i for i, s in enumerate(samples) if s.site == site]
         y = np.array([classes.index(samples[i].label) for i in index], dtype=np.int64)
-        x, good, shown[site] = as_array([samples[i].content for i in index], size, words, site, skipped)
+        x, good, shown[site] = as_array([samples[i].content for i in index], size, words, columns, site, skipped)
         arrays[site] = x, y[good], np.array(parts, dtype=np.uint8)[index][good]
     if skipped:
         ignored["pictures that cannot be read"] = len(skipped)
@@ -91,17 +103,25 @@ def prepare_own(name: str, root, size: int | None = None, layout: str = "", seed
         f"about {TEST_SHARE:.0%} of each site and class are test, drawn with seed {seed}")
     manifest = prepare.write_set(name, size, classes, arrays, {
         "recipe": RECIPE, "kind": kind, "source": "your own files", "licence": "yours", "words": words,
-        "transform": TRANSFORM[kind].format(size=size), "skipped": skipped or [],
+        "columns": columns, "transform": TRANSFORM[kind].format(size=size), "skipped": skipped or [],
         "split": split + "; no patient is in two parts" * any(s.patient for s in samples)})
-    for line in [*contents(manifest, arrays, shown), *[said(ignored)[2:]] * bool(ignored)]:
+    if numbers:     # a table has no sizes to choose from: the one of before, with other columns, is gone
+        for other in set(own_sets.prepared()[name].SIZES) - {size}:
+            for path in prepare.paths(name, other)[::-1]:
+                path.unlink(missing_ok=True)
+    doubts = own_numbers.doubtful(columns, [s.content for s in samples]) if numbers else []
+    for line in [*contents(manifest, arrays, shown), *doubts, *[said(ignored)[2:]] * bool(ignored)]:
         say(line)
     return manifest
 
 
-def as_array(content: list, size: int, words, site: str, skipped: list | None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Pictures or texts as `prepare` stores them, which of them could be read bool (N,), and how they look in words."""
+def as_array(content: list, size: int, words, columns, site: str, skipped: list | None):
+    """Samples as `prepare` stores them, which of them could be read bool (N,), and how they look in words."""
     if words:
         return ids(content, words, size), np.ones(len(content), dtype=bool), lengths(content)
+    if columns:
+        x = own_numbers.scaled(content, columns)
+        return x, np.ones(len(content), dtype=bool), own_numbers.looks(x, columns)
     looks = {}
     x, _, good = decode(content, size, site, skipped, lambda i, image: looks.update({i: look_of(image)}))
     if not good.any():
@@ -164,19 +184,24 @@ def usual(folders: list[str]) -> list[str]:
     return ["site", "class"] if len(folders) == 2 else ["?"] * (len(folders) + 1)
 
 
-def in_csv(path: Path, ignored: Counter) -> tuple[str, list[Sample]]:
-    """The kind of set ("images" or "tokens") and the rows of a CSV. Files are named from its folder.
+def in_csv(path: Path, ignored: Counter) -> tuple[str, list[str], list[Sample]]:
+    """The kind of set, its columns of numbers, and the rows of a CSV. Files are named from its folder.
 
-    UserError: not UTF-8, no CSV, a column missing, a split that is none, a picture that is listed twice or absent.
+    UserError: not UTF-8, no CSV, a column missing or twice, a split that is none, a picture that is listed twice or
+    absent, a cell that is no number.
     """
     rows, columns = table(path)
     content = [c for c in CONTENT if c in columns]
-    absent = [c for c in ("label", "site") if c not in columns] + ["path (or text)"] * (not content)
+    numbers = [] if content else [c for c in columns if c not in ABOUT]
+    absent = [c for c in ("label", "site") if c not in columns]
+    absent += ["path (or text, or columns of numbers)"] * (not content and not numbers)
     if absent:
         raise UserError(f"{path} lacks the column {absent[0]} (it has: {', '.join(columns) or 'none'})")
     if len(content) > 1:
         raise UserError(f"{path} has the columns path and text: leave one of them out")
-    return CONTENT[content[0]], list(_rows(path, rows, content[0], ignored))
+    if len(set(columns)) < len(columns):
+        raise UserError(f"{path} has the column {next(c for c in columns if columns.count(c) > 1)} twice")
+    return CONTENT[content[0]] if content else "features", numbers, list(_rows(path, rows, content, numbers, ignored))
 
 
 def table(path: Path) -> tuple[list[dict], list[str]]:
@@ -196,23 +221,25 @@ def table(path: Path) -> tuple[list[dict], list[str]]:
         raise UserError(f"{path} cannot be read as CSV ({error})") from None
 
 
-def _rows(path: Path, rows, content: str, ignored: Counter):
+def _rows(path: Path, rows, content: list[str], numbers: list[str], ignored: Counter):
     lines = {}
     for row in rows:
         line = row["line"]
         row = {k: unicodedata.normalize("NFC", v.strip()) for k, v in row.items() if k and isinstance(v, str)}
-        empty = next((c for c in (content, "label", "site") if not row.get(c)), None)
+        cells = {c: own_numbers.number(row.get(c, ""), c, f"{path}, line {line}") for c in numbers}
+        held = row | {c: value is not None for c, value in cells.items()}
+        empty = next((c for c in (*content, *numbers, "label", "site") if not held.get(c)), None)
         if empty:
             ignored[f"rows without {empty}"] += 1
             continue
         split = row.get("split", "").lower()
         if split and split not in SPLITS:
             raise UserError(f"{path}, line {line}: the split '{split[:20]}' is not train, val or test")
-        what = row[content]
-        if content == "path":
+        what = tuple(cells.values()) if numbers else row[content[0]]
+        if content == ["path"]:
             what = path.parent / what.replace("\\", "/")
             if what in lines:
-                raise UserError(f"{path}, line {line}: {row[content]} stands in line {lines[what]} too")
+                raise UserError(f"{path}, line {line}: {row['path']} stands in line {lines[what]} too")
             lines[what] = line
         yield Sample(plain(row["site"]), row["label"], what, SPLITS.get(split), row.get("patient", ""))
     check_listed(list(lines), str(path))
@@ -239,24 +266,40 @@ def one_spelling(samples: list[Sample], say) -> list[Sample]:
     return [s._replace(label=spelled[s.label.strip().casefold()].most_common(1)[0][0]) for s in samples]
 
 
-def new(places: list, kind: str, size: int, words: list, skip: list | None = None) -> tuple[list[str], np.ndarray]:
-    """Names and arrays of pictures in files and folders, or of the texts of CSVs, as a prepared set holds them.
+def new(places: list, kind: str, size: int, words: list, skip: list | None = None,
+        columns: list = ()) -> tuple[list[str], np.ndarray]:
+    """Names and arrays of pictures in files and folders, or of texts or numbers in CSVs, as a prepared set holds them.
 
-    words: of the set, in the order of their ids; skip: as in `decode`. UserError: nothing there, a corrupt picture.
+    words: of the set, in the order of their ids; skip: as in `decode`; columns: as in its manifest.
+    UserError: nothing there, a corrupt picture, a column that is absent.
     """
     files = []
     for place in map(Path, places):
         inside = sorted(p for p in place.rglob("*") if not p.name.startswith(".")) if place.is_dir() else [place]
         files += [p for p in inside if p.suffix.lower() in (SUFFIXES if kind == "images" else (".csv",))]
     if not files:
-        ends = ", ".join(sorted(SUFFIXES)) if kind == "images" else ".csv with a column text"
+        ends = {"images": ", ".join(sorted(SUFFIXES)), "tokens": ".csv with a column text"}.get(
+            kind, f".csv with the columns {', '.join(c[0] for c in columns[:SHOWN])}")
         raise UserError(f"nothing to predict in {', '.join(map(str, places))}: this model takes {ends}")
     check_listed(files, "predict")
     if kind == "images":
         x, _, good = decode(files, size, "pictures", skip)
         return [str(files[i]) for i in np.flatnonzero(good)], x
+    if kind == "features":
+        found = [numbers_in(path, columns, skip) for path in files]
+        return sum((names for names, _ in found), []), own_numbers.scaled(sum((r for _, r in found), []), columns)
     texts = [text for path in files for text in texts_in(path)]
     return texts, ids(texts, words, size)
+
+
+def numbers_in(path: Path, columns: list, skip: list | None) -> tuple[list[str], list[tuple]]:
+    """As `own_numbers.rows_in`. UserError: a column is absent, or there are no rows."""
+    rows, there = table(path)
+    if absent := [c[0] for c in columns if c[0] not in there]:
+        raise UserError(f"{path} lacks the column {absent[0]} (it has: {', '.join(there[:SHOWN]) or 'none'})")
+    if not rows:
+        raise UserError(f"{path} has no rows")
+    return own_numbers.rows_in(rows, columns, path, skip)
 
 
 def texts_in(path: Path) -> list[str]:

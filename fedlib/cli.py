@@ -136,7 +136,8 @@ def data(name, root, size, domains, skip_corrupt, download, layout, seed):
 
     Without --from and FEDLIB_RAW the published files are downloaded; a download that was cut continues. With --from, a
     NAME that no set has is that of your own: FOLDER/site/class/pictures, FOLDER/site/split/class/pictures, or a CSV
-    with the columns path (or text), label, site and, where there are any, split and patient.
+    with the columns path (or text, or numbers under any names), label, site and, where there are any, split and
+    patient.
     """
     from fedlib.datasets import prepare, registry
     if ".py" in name:
@@ -271,7 +272,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
 @click.option("--out", type=click.Path(path_type=Path), help="Write the CSV to this file.")
 @DEVICE
 def predict(model, pictures, own, client, skip_corrupt, out, device):
-    """What MODEL says of PICTURES, files or folders, or of the texts of a CSV: label and probabilities, as a CSV."""
+    """What MODEL says of PICTURES, files or folders, or of a CSV's texts or numbers: label, probabilities, as a CSV."""
     from fedlib.core.files import write_bytes
     from fedlib.probes import kept_models, predictions
     kept, skipped = kept_models.load(model, device, own), [] if skip_corrupt else None

@@ -24,11 +24,12 @@ FORMAT = 1
 TRAIN, VAL, TEST, PUBLIC = range(4)  # public samples never enter a federation
 PARTS = ("train", "val", "test", "public")
 ABOUT = ("source", "transform", "split", "licence", "citation", "notice", "recipe", "files", "skipped", "names",
-         "words")
+         "words", "columns")
 HASH_LIMIT = 64 * 2**20  # load_set() hashes files below this size; verify() hashes any
 CHUNK = 16 * 2**20
 MANIFEST = {"classes": [str], "domains": {str: {"per_class": [int]}}, "bytes": int, "digest": str, "kind?": str,
-            "notice?": str, "split?": str, "names?": {str: str}, "words?": list | str}      # what readers use
+            "notice?": str, "split?": str, "names?": {str: str}, "words?": list | str,      # what readers use
+            "columns?": list | str}
 DTYPES = {"int64": "I64", "int32": "I32", "float32": "F32", "float16": "F16", "uint8": "U8"}    # as safetensors orders
 KINDS = {"images": ("uint8",), "tokens": ("int32",), "features": ("float16", "float32")}
 UNITS = {"images": "px", "tokens": "tokens", "features": "features"}

@@ -47,7 +47,7 @@ def every() -> dict:
 
 
 def own_files():
-    """What reads pictures and texts of a user's own: the module data_scripts/own_files.py."""
+    """What reads pictures, texts and numbers of a user's own: the module data_scripts/own_files.py."""
     return importlib.import_module("fedlib.readers.own_files")
 
 

@@ -31,7 +31,7 @@ from fedlib.models import encoders
 
 KIND, FORMAT = "safetensors", 1
 ABOUT = {"format": int, "run": dict, "acc": {str: float}, "classes": [str], "domains": [str], "shape": [int],
-         "words": list, "kind": str, "size": int, "data": {"name": str, "digest": str},
+         "words": list, "columns?": list, "kind": str, "size": int, "data": {"name": str, "digest": str},
          "clients": [{"id": str, "domain": str}], "shared": bool}
 
 
@@ -81,7 +81,8 @@ def content(simulation) -> bytes:
     prepared = prepare.load_set(run.data.name, run.data.size or None).manifest
     about = {"format": FORMAT, "run": run.spec, "acc": simulation.rounds[-1]["acc"], "classes": federation.classes,
              "domains": federation.domains, "shape": list(workers[0].client.train.x.shape[1:]),
-             "words": prepared.get("words") or [], "kind": prepared.get("kind", "images"), "size": prepared["size"],
+             "words": prepared.get("words") or [], "columns": prepared.get("columns") or [],
+             "kind": prepared.get("kind", "images"), "size": prepared["size"],
              "data": {"name": run.data.name, "digest": prepared["digest"], "transform": prepared.get("transform", "")},
              "clients": [{"id": w.client.id, "domain": w.client.domain} for w in workers], "shared": shared}
     return save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, {"about": json.dumps(about)})

@@ -10,6 +10,7 @@ from fedlib.core.errors import UserError, pick
 from fedlib.core.federation import Split
 from fedlib.datasets import prepare
 from fedlib.datasets.partition import federate
+from fedlib.datasets.registry import own_files
 from fedlib.probes.kept_models import Kept, encoded, predicted
 
 BINS = 15
@@ -37,7 +38,8 @@ def evaluate(kept: Kept, name: str, client: str | None = None, every: bool = Fal
 def samples(kept: Kept, name: str, every: bool) -> dict[str, Split]:
     """What is tested at each site. Labels are those of the model."""
     about, run = kept.about, kept.run
-    prepared = prepare.load_set(name, about["size"])
+    columns = about.get("columns") or []
+    prepared = prepare.load_set(name, None if columns else about["size"])       # it may have more columns
     manifest, same = prepared.manifest, name == run.data.name
     if same and manifest["digest"] != about["data"]["digest"]:
         raise UserError(f"{name} was prepared again since this model was trained: its test part may hold what the "
@@ -61,6 +63,9 @@ def samples(kept: Kept, name: str, every: bool) -> dict[str, Split]:
         index = torch.arange(len(y)) if every else (part == prepare.TEST).nonzero()[:, 0]
         if len(index):
             x = places[x[index].long()] if about["kind"] == "tokens" else x[index]
+            if columns:
+                had = manifest.get("columns") or []
+                x = torch.from_numpy(own_files().own_numbers.rescaled(x.numpy(), had, columns))
             found[d] = Split(x, labels[y[index]], run.data.normalise)
     if not found:
         raise UserError(f"{name} has no test part; --all takes every sample")

@@ -15,7 +15,7 @@ from fedlib.experiments import tables
 
 LOADED = ["IPython", "scipy.stats", "seaborn", "sklearn.manifold", "torch._dynamo", "fedlib.experiments.batch",
           "fedlib.report.page", "fedlib.report.plots", "fedlib.report.zoo"]
-TRAINING = {"concepts", "method", "add_method", "own_data", "own_folder", "machines",
+TRAINING = {"concepts", "method", "add_method", "own_data", "own_folder", "hospitals", "machines",
             "api", "datasets", "cost", "crosschecks"}
 PAGES = [p for p in sorted((ROOT / "notebooks").glob("*/*.ipynb")) if not {p.parent.name, p.stem} & TRAINING]
 OF_PAPERS = [p for p in PAGES if p.parent.name in tables.papers()]

@@ -233,7 +233,8 @@ def test_mistakes_in_a_csv(tmp_path):
     def fault(*rows, head=HEAD, encoding="utf-8"):
         return fails(listed(tmp_path, *rows, head=head, encoding=encoding))
     assert "lacks the column label (it has: path, class, site)" in fault(*rows, head="path,class,site")
-    assert "lacks the column path (or text)" in fault(*rows, head="file,label,site")
+    assert "lacks the column path (or text, or columns of numbers)" in fault(*rows, head="label,site")
+    assert "line 2: file is 'p/0.png', which is no number" in fault(*rows, head="file,label,site")
     assert "has the columns path and text" in fault(*rows, head="path,label,site,text")
     assert "line 14: p/0.png stands in line 2 too" in fault(*rows, rows[0])
     assert "1 of 13 listed images are absent" in fault(*rows, "p/99.png,ill,north")

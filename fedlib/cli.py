@@ -450,13 +450,22 @@ def status(table, profile, results, as_json):
 
 @cli.command()
 @click.option("--only", metavar="NAME", help="One workload [default: all].")
+@click.option("--whole", is_flag=True, help="Whole runs beside a plain loop, with all that a run has.")
 @RESULTS
 @CPU
-def bench(only, results, device):
-    """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records."""
+def bench(only, whole, results, device):
+    """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records.
+
+    With --whole: whole runs on the CPU, with tests, messages, checkpoints and the record.
+    """
     from fedlib.core.machine import check_device
     from fedlib.experiments.results import results_folder
     from fedlib.probes import bench as measuring
+    from fedlib.probes import whole_runs
+    if whole:
+        here = whole_runs.everything(results_folder(results), only or "", click.echo)
+        click.echo("\n".join([*whole_runs.lines(whole_runs.opened(here)["runs"]), f"kept in {here}"]))
+        return
     if only:
         pick("workload", only, [*measuring.WORKLOADS, "growth"])
     check_device(device)

@@ -87,6 +87,18 @@ def measured(machine: dict):
     return text.table(frame, "{:.2f}", words=True, index=False)
 
 
+def whole(machines: dict):
+    """Whole runs beside a plain loop, a line for each machine and run; machines: as `whole_runs.read` gives them."""
+    frame = pd.DataFrame([{
+        "whole run": one["title"], "ours, s": f"{one['ours']['seconds']:.1f}",
+        "plain, s": f"{one['plain']['seconds']:.1f}", "ours / plain": f"{one['ratio'][0]:.2f}",
+        "least to most": f"{one['ratio'][1]:.2f} to {one['ratio'][2]:.2f}",
+        "memory, MB": f"{one['ours']['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
+        "accuracy, %": f"{one['ours']['accuracy']:.1f} ({one['plain']['accuracy']:.1f})", "on": hardware}
+        for hardware, found in machines.items() for one in found["runs"].values()])
+    return text.table(frame, words=True, index=False) if len(frame) else Markdown(NOTHING)
+
+
 def extremes(hardware: str, machine: dict) -> str:
     """Where the overhead is least and most, and where the plain loop is slowest beside ours."""
     found, most = machine["workloads"], []

@@ -1,0 +1,70 @@
+"""Whole runs beside a plain loop: both learn alike, what is kept is read again, one that learns nothing is no measure."""
+import json
+
+import pytest
+import torch
+
+from fedlib.core.errors import UserError
+from fedlib.probes import whole_runs
+from fedlib.report import costs
+
+TINY = whole_runs.Whole("tiny", 4, 40, 28, 200, {"net": "linear"},
+                        {"rounds": 4, "cohort": 4, "batch": 10, "lr": 0.003, "test_every": 2})
+KEPT = {way: {"seconds": s, "peak_mb": 900, "accuracy": 60.0} for way, s in (("ours", 2.5), ("plain", 2.0))}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(whole_runs.WHOLE, "tiny", TINY)
+
+
+def test_both_ways_learn_as_much(tiny):
+    """All clients take part and all have as many samples, so the two differ by the order of samples only."""
+    found = {way: whole_runs.once("tiny", way) for way in whole_runs.WAYS}
+    assert min(f["accuracy"] for f in found.values()) > 60
+    assert abs(found["ours"]["accuracy"] - found["plain"]["accuracy"]) < 5
+    assert all(f["seconds"] > 0 and f["peak_mb"] > 100 for f in found.values())
+
+
+def test_samples_are_views_of_one_tensor():
+    clients = whole_runs.made_up(TINY).clients
+    assert len({c.train.x.untyped_storage().data_ptr() for c in clients}) == 1
+    assert not torch.equal(clients[0].train.x, clients[1].train.x) and clients[0].test is clients[3].test
+
+
+def test_a_run_that_learns_nothing_is_no_measure(tiny, monkeypatch):
+    class Done:
+        def __init__(self, accuracy):
+            self.stdout = "a warning\n" + json.dumps({"seconds": 1.0, "peak_mb": 500, "accuracy": accuracy})
+    values = iter([])
+    monkeypatch.setattr(whole_runs.subprocess, "run", lambda *_, **__: Done(next(values)))
+    values = iter([60.0, 61.0] * 3)
+    assert whole_runs.measure("tiny")["ratio"] == [1.0, 1.0, 1.0]
+    for pair in ([11.0, 10.0], [60.0, 50.0]):
+        values = iter(pair * 3)
+        with pytest.raises(UserError, match="learn too little, or differ in it"):
+            whole_runs.measure("tiny")
+
+
+def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
+    monkeypatch.setattr(whole_runs, "measure", lambda name: {"title": name, "ratio": [1.25, 1.2, 1.4], **KEPT})
+    said = []
+    here = whole_runs.everything(tmp_path, say=said.append)
+    assert said == [f"» {name}" for name in whole_runs.WHOLE] and here.suffix == ".whole"
+    (hardware, found), = whole_runs.read(tmp_path).items()
+    assert list(found["runs"]) == list(whole_runs.WHOLE)
+    head, *lines = whole_runs.lines(found["runs"])
+    assert len(lines) == len(whole_runs.WHOLE) and "1.25 (1.20, 1.40)" in lines[0] and len(head) == len(lines[0])
+    shown = costs.whole({hardware: found}).data
+    assert shown["ours / plain"].tolist() == ["1.25"] * len(lines) and shown["memory, MB"][0] == "900 (900)"
+    assert costs.NOTHING in costs.whole({}).data
+    whole_runs.everything(tmp_path, only="tiny", say=said.append)
+    assert said[-1] == "» tiny"
+    here.write_text("{}")
+    with pytest.raises(UserError, match="is not a measurement"):
+        whole_runs.read(tmp_path)
+
+
+def test_the_command_names_what_it_knows(fedlib):
+    code, _, err = fedlib("bench", "--whole", "--only", "thousands")
+    assert code == 2 and "did you mean 'thousand'?" in err

@@ -174,7 +174,7 @@ def lines(found: dict) -> list[str]:
     for one in found.values():
         ratio, least, most = one["ratio"]
         said.append(f"{one['title']:<76} {one['ours']['seconds']:7.1f}s {one['plain']['seconds']:7.1f}s  "
-                    f"{ratio:5.2f} ({least:.2f}, {most:.2f})          {one["ours"]["peak_mb"]:10,.0f}")
+                    f"{f'{ratio:.2f} ({least:.2f}, {most:.2f})':<26}  {one['ours']['peak_mb']:10,.0f}")
     return said
 
 

@@ -1,4 +1,4 @@
-"""Whole runs beside a plain loop: both learn alike, what is kept is read again, one that learns nothing is no measure."""
+"""Whole runs beside a plain loop: both learn alike, what is kept is read again; learning nothing is no measure."""
 import json
 
 import pytest

@@ -228,6 +228,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     import torch
     from tqdm import tqdm
 
+    from fedlib.core import machine
     from fedlib.core.machine import check_device
     from fedlib.engine import loop, records, stack
     from fedlib.engine.run import run_in_words
@@ -239,6 +240,8 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     sets = list(map(own_code.net_word, sets))
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     check_device(device)
+    if slow := machine.slow(runs[0].protocol.precision, device):
+        click.echo(slow, err=True)
     torch.set_num_threads(threads)
     line = show_progress(sys.stderr, wait=True)
     for run in runs:

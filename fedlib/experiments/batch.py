@@ -292,7 +292,9 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
 
 
 def ready(todo: list, device: str, say):
-    """Prepare the data of what is planned once, before many processes ask for it."""
+    """Prepare the data of what is planned once, before many processes ask for it; say what will be slow here."""
+    for line in sorted({machine.slow(p.run.protocol.precision, device) for p in todo} - {""}):
+        say(line)
     for name, size, encoder in sorted({(p.run.data.name, p.run.data.size, p.run.data.encoder) for p in todo}):
         prepare.load_set(name, size or None)
         if encoder:

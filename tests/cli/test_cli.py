@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import small_paper
+import torch
 from conftest import numbers
 
+from fedlib.core import machine
 from fedlib.core.errors import UserError
 from fedlib.datasets import prepare
 from fedlib.engine import loop, records
@@ -160,6 +162,15 @@ def test_training_speaks_without_a_terminal_too(fedlib, tmp_path, monkeypatch):
     acc = strict_json(slow)["acc"]
     assert (code, strict_json(out)["acc"]) == (0, acc)
     assert err.splitlines()[-1] == f"FedAvg, seed 0: round 2 of 2, {sum(acc.values()) / len(acc):.1f} %"
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_a_precision_that_is_slow_here_is_said(has, fedlib, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
+    args = ("--data", "tiny_digits", "--rounds", "1", "--set", "width=2", "--set", "precision=bf16", "--device", "cpu")
+    code, _, err = fedlib("train", "FedAvg", *args, "--out", tmp_path)
+    assert code == 0 and ("has no instructions for bfloat16" in err) != has
+    assert machine.slow("float32", "cpu") == machine.slow("bf16", "cuda:0") == ""
 
 
 def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_path, monkeypatch):

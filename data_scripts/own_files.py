@@ -70,11 +70,8 @@ def prepare_own(name: str, root, size: int | None = None, layout: str = "", seed
     root = Path(root).expanduser()
     check_name(name, root)
     ignored = Counter()
-    kind, numbers, samples = "images", [], []
-    if root.is_file():
-        kind, numbers, samples = in_csv(root, ignored)
-    else:
-        samples = in_folders(root, layout, ignored)
+    kind, numbers, samples = (in_csv(root, ignored) if root.is_file() else
+                              ("images", [], in_folders(root, layout, ignored)))
     if not samples:
         what = "usable rows" if root.is_file() else f"pictures ({', '.join(sorted(SUFFIXES))})"
         raise UserError(f"no {what} in {root}{said(ignored)}{nearest(name, DATASETS)}")

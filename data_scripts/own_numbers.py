@@ -14,6 +14,7 @@ from fedlib.core.errors import SHOWN, UserError
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "."}
 TELLING = 2     # columns that say how a site differs
 MOST = 10000    # columns
+FAR = 1e30
 
 
 class Column(NamedTuple):
@@ -24,14 +25,14 @@ class Column(NamedTuple):
 
 
 def number(value: str, column: str, where: str) -> float | None:
-    """What a cell holds; None where it is empty. UserError: no finite number."""
+    """What a cell holds; None where it is empty. UserError: no number, or one too large to compute with."""
     if value.lower() in MISSING:
         return None
     try:
-        found = float(value)
+        found = math.nan if "_" in value else float(value)      # Python's 1_000 is nobody's number
     except ValueError:
         found = math.nan
-    if not math.isfinite(found):
+    if not abs(found) < FAR:
         raise UserError(f"{where}: {column} is '{value[:20]}', which is no number (1.5 has a point; a category is a "
                         "column of 0 and 1 for each of its values; pictures stand in a column path, texts in text)")
     return found
@@ -40,7 +41,8 @@ def number(value: str, column: str, where: str) -> float | None:
 def scales(names: list[str], rows: list[tuple]) -> list[Column]:
     """Each column's mean and deviation over the rows `(N, D)`; a column of one value has the deviation 1."""
     x = np.array(rows, dtype=np.float64)
-    return [Column(name, float(m), float(s) or 1.0) for name, m, s in zip(names, x.mean(0), x.std(0), strict=True)]
+    deviations = np.where(x.min(0) == x.max(0), 1.0, x.std(0))      # of equal fractions rounding leaves 1e-17
+    return [Column(name, float(m), float(s)) for name, m, s in zip(names, x.mean(0), deviations, strict=True)]
 
 
 def scaled(rows: list, columns: list) -> np.ndarray:

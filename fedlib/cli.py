@@ -229,7 +229,6 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     from tqdm import tqdm
 
     from fedlib.core import machine
-    from fedlib.core.machine import check_device
     from fedlib.engine import loop, records, stack
     from fedlib.engine.run import run_in_words
     from fedlib.methods import own_code
@@ -239,7 +238,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
     method, dataset = own_code.method_name(own) if own else method, own_code.dataset_name(dataset)
     sets = list(map(own_code.net_word, sets))
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
-    check_device(device)
+    machine.check_device(device)
     if slow := machine.slow(runs[0].protocol.precision, device):
         click.echo(slow, err=True)
     torch.set_num_threads(threads)
@@ -465,6 +464,8 @@ def bench(only, whole, results, device):
     from fedlib.experiments.results import results_folder
     from fedlib.probes import bench as measuring
     from fedlib.probes import whole_runs
+    if whole and device != "cpu":
+        raise UserError("--whole measures on a CPU: leave out --device")
     if whole:
         here = whole_runs.everything(results_folder(results), only or "", click.echo)
         click.echo("\n".join([*whole_runs.lines(whole_runs.opened(here)["runs"]), f"kept in {here}"]))

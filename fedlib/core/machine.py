@@ -43,7 +43,7 @@ def deterministic(device) -> bool:
 def slow(precision: str, device) -> str:
     """A line where the precision costs time instead of saving it, else nothing.
 
-    A processor without bfloat16 computes it in software: 98 s a round of ResNet-10 on AVX2, 15 s in float32.
+    A processor without bfloat16 computes it in software: 98 s a round of ResNet-10 on AVX2, 9.5 s in float32.
     """
     if precision != "bf16" or not str(device).startswith("cpu") or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return ""

@@ -145,7 +145,8 @@ def everything(results: Path, only: str = "", say=print) -> Path:
         pick("whole run", only, WHOLE)
     made = machine.described("cpu")
     here = bench.path(results, made).with_suffix(".whole")
-    kept = opened(here)["runs"] if here.exists() else {}
+    old = opened(here) if here.exists() else {"made": {"commit": ""}}
+    kept = old["runs"] if old["made"]["commit"] == made["commit"] else {}       # measurements of one code only
     for name in [only] if only else WHOLE:
         say(f"» {name}")
         kept = kept | {name: measure(name)}
@@ -162,7 +163,7 @@ def opened(here: Path) -> dict:
     """One measurement. UserError: the file holds something else."""
     way = {"seconds": float, "peak_mb": float | int, "accuracy": float}
     try:
-        return schema.check(schema.parsed(here.read_text()), {"made": {"hardware": str}, "runs": {str: {
+        return schema.check(schema.parsed(here.read_text()), {"made": {"hardware": str, "commit": str}, "runs": {str: {
             "title": str, "ratio": [float], "ours": way, "plain": way}}})
     except (OSError, ValueError) as error:
         raise UserError(f"{here} is not a measurement ({error}); delete it and measure again") from error

@@ -65,7 +65,8 @@ def test_rows_without_a_number_are_counted_and_doubtful_columns_named(tmp_path):
 
 
 @pytest.mark.parametrize("value, words", [("1,5", "width is '1,5', which is no number"), ("inf", "width is 'inf'"),
-                                          ("f", "a category is a column of 0 and 1")])
+                                          ("f", "a category is a column of 0 and 1"), ("1_000", "width is '1_000'"),
+                                          ("1e200", "width is '1e200'")])
 def test_a_cell_that_is_no_number_is_named(value, words, tmp_path):
     line = fails(table(tmp_path / "t.csv", [*ROWS, ("ill", "a", "train", value, 1)]))
     assert words in line and "t.csv, line 8" in line
@@ -124,6 +125,12 @@ def test_a_model_of_published_features_still_takes_no_rows(kept):
     bare = kept._replace(about=kept.about | {"columns": []})
     with pytest.raises(UserError, match="takes features as mine has them"):
         predictions.predict(bare, ["x.csv"])
+
+
+def test_a_column_of_one_value_is_not_scaled_by_rounding():
+    """Three times 0.1 has a deviation of 1e-17 in floating point: a new row's 0.2 would become 7e15."""
+    column, = own_numbers.scales(["a"], [(0.1,)] * 3)
+    assert np.std([0.1] * 3) > 0 and column.deviation == 1.0 and abs(own_numbers.scaled([(0.2,)], [column])[0, 0]) < 1
 
 
 def test_scaling_there_and_back():

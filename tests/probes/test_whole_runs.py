@@ -59,7 +59,10 @@ def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
     assert shown["ours / plain"].tolist() == ["1.25"] * len(lines) and shown["memory, MB"][0] == "900 (900)"
     assert costs.NOTHING in costs.whole({}).data
     whole_runs.everything(tmp_path, only="tiny", say=said.append)
-    assert said[-1] == "» tiny"
+    assert said[-1] == "» tiny" and list(whole_runs.opened(here)["runs"]) == list(whole_runs.WHOLE)
+    monkeypatch.setattr(whole_runs.machine, "commit", lambda: "another")
+    whole_runs.everything(tmp_path, only="tiny", say=said.append)
+    assert list(whole_runs.opened(here)["runs"]) == ["tiny"]
     here.write_text("{}")
     with pytest.raises(UserError, match="is not a measurement"):
         whole_runs.read(tmp_path)
@@ -68,3 +71,5 @@ def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
 def test_the_command_names_what_it_knows(fedlib):
     code, _, err = fedlib("bench", "--whole", "--only", "thousands")
     assert code == 2 and "did you mean 'thousand'?" in err
+    code, _, err = fedlib("bench", "--whole", "--device", "cuda")
+    assert code == 2 and "--whole measures on a CPU" in err

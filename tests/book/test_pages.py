@@ -1,11 +1,12 @@
 """Pages that read records, executed cell by cell in a fork of this process: seconds each, where a kernel takes ten.
 
-`make test` executes each as it stands, which nbval does in `make test-all`; there the papers' pages are executed with
-the other profiles: mini has other columns, paper may have no records at all.
+`make test` executes each as it stands, which nbval does in `make test-all`; there the pages of tables are executed with
+the profiles that they do not open with: mini has other columns, paper may have no records at all.
 """
 import json
 import multiprocessing
 import os
+import re
 import sys
 
 import pytest
@@ -18,7 +19,9 @@ LOADED = ["IPython", "scipy.stats", "seaborn", "sklearn.manifold", "torch._dynam
 TRAINING = {"concepts", "method", "add_method", "own_data", "own_folder", "hospitals", "machines",
             "api", "datasets", "cost", "crosschecks"}
 PAGES = [p for p in sorted((ROOT / "notebooks").glob("*/*.ipynb")) if not {p.parent.name, p.stem} & TRAINING]
-OF_PAPERS = [p for p in PAGES if p.parent.name in tables.papers()]
+OPENS_WITH = {p: re.search(r'"profile = \\"(\w+)', p.read_text()) for p in PAGES}
+OTHERS = [(p, profile) for p in PAGES for profile in ("mini", "paper")
+          if p.parent.name in tables.papers() and OPENS_WITH[p] and OPENS_WITH[p][1] != profile]
 
 
 def execute(path, given, end):
@@ -56,7 +59,6 @@ def test_a_page_executes(path, request):
     executed(path)
 
 
-@pytest.mark.parametrize("profile", ["mini", "paper"])
-@pytest.mark.parametrize("path", OF_PAPERS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_a_papers_page_reads_every_profile(path, profile):
+@pytest.mark.parametrize("path, profile", OTHERS, ids=[f"{p.parent.name}/{p.stem}-{profile}" for p, profile in OTHERS])
+def test_a_page_reads_every_profile(path, profile):
     executed(path, f'\nprofile = "{profile}"')

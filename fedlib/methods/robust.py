@@ -1,9 +1,20 @@
-"""Means that a member who lies cannot steer: the server trusts no single upload."""
+"""Means that a member who lies cannot steer: the server trusts no single upload.
+
+Batch-norm's running statistics are averaged as weights are, so they are guarded as weights are. Their numbers have
+other sizes, so lengths and distances are taken of each kind for itself: neither may hide a lie in the other.
+"""
 import math
 
 import torch
 
+from fedlib.core.params import each
 from fedlib.methods.base import FedAvg, method
+
+
+def kinds(method) -> list[list[str]]:
+    """Names of what is averaged: trained numbers, and running statistics where there are any."""
+    statistics = [k for k in method.global_ if k not in method.trained]
+    return [method.trained, statistics] if statistics else [method.trained]
 
 
 @method
@@ -19,7 +30,7 @@ class TrimmedMean(FedAvg):
     def aggregate(self, uploads):
         super().aggregate(uploads)
         cut = min(math.ceil(self.trim * len(uploads)), (len(uploads) - 1) // 2)
-        for k in self.trained if cut else ():
+        for k in self.global_ if cut else ():
             ordered = torch.stack([u["params"][k] for u in uploads.values()]).sort(0).values
             self.global_[k] = ordered[cut:len(ordered) - cut].mean(0)
 
@@ -37,11 +48,18 @@ class Krum(FedAvg):
     least = dict(m=1)
 
     def aggregate(self, uploads):
-        every = torch.stack([torch.cat([u["params"][k].flatten() for k in self.trained]) for u in uploads.values()])
-        apart = torch.cdist(every.double(), every.double()).square().sort(1).values[:, 1:]     # without itself
+        apart = sum(self.apart(uploads, names) for names in kinds(self)).sort(1).values[:, 1:]     # without itself
         scores = apart[:, :max(1, len(uploads) - self.f - 2)].sum(1)
         chosen = set(scores.argsort()[:self.m].tolist())
         super().aggregate({name: u for i, (name, u) in enumerate(uploads.items()) if i in chosen})
+
+    @staticmethod
+    def apart(uploads, names):
+        """Squared distances `(K, K)`, the median of those between two clients as unit."""
+        every = torch.stack([torch.cat([u["params"][k].flatten() for k in names]) for u in uploads.values()]).double()
+        found = torch.cdist(every, every).square()
+        pairs = found[~torch.eye(len(found), dtype=bool, device=found.device)]
+        return found / pairs.median().clamp_min(1e-300) if len(pairs) else found
 
 
 @method
@@ -54,10 +72,11 @@ class NormClipping(FedAvg):
     limit = dict(c=1e9), "FedAvg"
 
     def aggregate(self, uploads):
-        old = self.global_
-        steps = {name: {k: u["params"][k] - old[k] for k in self.trained} for name, u in uploads.items()}
-        norms = {name: torch.cat([d.flatten() for d in step.values()]).norm() for name, step in steps.items()}
-        bound = self.c * torch.stack([*norms.values()]).median()
-        clipped = {name: {k: old[k] + d * (bound / norms[name]) for k, d in step.items()}
-                   for name, step in steps.items() if norms[name] > bound}
-        super().aggregate({name: u | {"params": u["params"] | clipped.get(name, {})} for name, u in uploads.items()})
+        taken = {name: dict(u["params"]) for name, u in uploads.items()}
+        for names in kinds(self):
+            steps = {name: each("sub", {k: sent[k] for k in names}, self.global_) for name, sent in taken.items()}
+            norms = {name: torch.cat([d.flatten() for d in step.values()]).norm() for name, step in steps.items()}
+            bound = self.c * torch.stack([*norms.values()]).median()
+            for name in (name for name, norm in norms.items() if norm > bound):
+                taken[name] |= {k: self.global_[k] + d * (bound / norms[name]) for k, d in steps[name].items()}
+        super().aggregate({name: u | {"params": taken[name]} for name, u in uploads.items()})

@@ -52,3 +52,24 @@ def test_what_one_says_moves_little(name, values, lie):
     """Without a bound the mean of five would be a fifth of the lie."""
     assert abs(averaged(name, values, [*HONEST, lie])) <= max(HONEST)
     assert abs(averaged("FedAvg", {}, [*HONEST, lie])) > 1e5
+
+
+@pytest.mark.parametrize(("name", "values"), [("TrimmedMean", {}), ("TrimmedMean", {"trim": 0.5}), ("Krum", {}),
+                                              ("Krum", {"m": 3}), ("NormClipping", {})])
+@pytest.mark.parametrize("part", ["statistics", "weights"])
+def test_a_lie_in_one_kind_of_numbers_hides_in_no_other(name, values, part):
+    """Statistics a thousand times a weight, honest clients a hundredth apart; one client lies in one kind."""
+    method, net = make(name, values), build(Arch("resnet10", width=2), 2, (3, 32, 32), 0)
+    method.setup(net)
+    statistics = set(method.global_) - set(method.trained)
+    assert statistics
+    liars = statistics if part == "statistics" else set(method.trained)
+    size = {k: 1000.0 if k in statistics else 1.0 for k in method.global_}
+    method.global_ = {k: torch.full_like(v, size[k]) for k, v in method.global_.items()}
+
+    def sent(step, lies=False):
+        by = {k: size[k] * (-5.0 if lies and k in liars else 1 + step) for k in size}
+        return {"params": {k: torch.full_like(v, by[k]) for k, v in method.global_.items()}, "n": torch.tensor(1)}
+    method.aggregate({str(i): sent(0.01 * i) for i in range(1, 5)} | {"liar": sent(0.025, lies=True)})
+    for k, v in method.global_.items():
+        assert (v / size[k] - 1).abs().max() < 0.06, k

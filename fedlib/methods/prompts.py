@@ -102,6 +102,73 @@ class PromptFL(FedAvg):
         return net.head.texts(net.head.context)
 
 
+def given(net):
+    """t0 `(C, D)`: what the tower says of the classes in words. It is the same everywhere and does not travel."""
+    if not hasattr(net, "given"):
+        net.register_buffer("given", net.head.said("a photo of a"), persistent=False)
+    return net.given
+
+
+@method
+class KgCoOp(PromptFL):
+    """PromptFL + lam mean_c (1 - cos(t_c, t0_c)), t0_c = g("a photo of a" name): what is learned stays near words.
+
+    Made for one place; here its contexts are averaged. specific = False is the paper's.
+    Yao et al., CVPR 2023, arXiv:2303.13283.
+    """
+    lam: float = 8.0
+    limit = dict(lam=0.0), "PromptFL"
+
+    def loss(self, net, x, y, client):
+        t = net.head.texts(net.head.context)
+        away = (1 - F.cosine_similarity(t, given(net))).mean()
+        return F.cross_entropy(net.head.logits(net.body(x), t), y) + self.lam * away
+
+
+@method
+class FedPGP(PromptFL):
+    """CE(s cos(z, t_k), y) + mu CE([cos(t, t0), cos(t, t_k)] / tau, 0): t = g(V), t_k = g(V + U_k W_k), t0 of words.
+
+    V is averaged, drawn to the words and away from what the client has of its own: U `(C, m, rank)` and W
+    `(C, rank, W)`, which stay. specific = False is the paper's. Cui et al., ICML 2024, arXiv:2405.09771.
+    """
+    rank: int = 4                        # 0: nothing of its own
+    mu: float = 1.0
+    tau: float = 0.5
+    least = dict(tokens=1, rank=0)
+    limit = dict(rank=0, mu=0.0), "PromptFL"
+
+    personal = property(lambda self: self.rank > 0 or self.tune_epochs > 0)
+
+    def equip(self, net):
+        net = super().equip(net)
+        if self.rank and not hasattr(net.head, "left"):
+            (count, m, width), gen = net.head.context.shape, generator(self.seed, "low rank")
+            for name, shape in (("left", (count, m, self.rank)), ("right", (count, self.rank, width))):
+                drawn = 0.02 * torch.randn(shape, generator=gen)
+                setattr(net.head, name, nn.Parameter(drawn.to(net.head.words.device)))
+        return net
+
+    def private(self, net):
+        return {"head.left", "head.right"} & set(net.state_dict())
+
+    def vectors(self, net, client):
+        head = net.head
+        return head.texts(head.context + head.left @ head.right if self.rank else head.context)
+
+    def loss(self, net, x, y, client):
+        own = self.vectors(net, client)
+        value = F.cross_entropy(net.head.logits(net.body(x), own), y)
+        if self.mu:
+            t = net.head.texts(net.head.context)
+            sides = torch.stack([F.cosine_similarity(t, given(net)), F.cosine_similarity(t, own)], 1) / self.tau
+            value = value + self.mu * F.cross_entropy(sides, torch.zeros_like(sides[:, 0], dtype=torch.long))
+        return value
+
+    def predict(self, net, x, client):
+        return net.head.logits(net.body(x), self.vectors(net, client)) if self.rank else net(x)
+
+
 @method
 class FedAPT(PromptFL):
     """V_k = V + V * key_k, key_k ~ U(0, 1) fixed for domain k; a query q `(D, N)` learns the domain of an image.

@@ -85,6 +85,12 @@ class PromptHead(nn.Module):
         t = t.view(len(many), self.out_features, -1)
         return t if context.dim() == 4 else t[0]
 
+    @torch.no_grad()
+    def said(self, words: str) -> Tensor:
+        """g("words name.") of every class `(C, D)`: what the tower says without learning."""
+        tokens, lengths = self.tower.words([words])
+        return self.texts(tokens[:, 1:int(lengths) - 1].to(self.words.device))
+
     def logits(self, z: Tensor, t: Tensor) -> Tensor:
         """s cos(z, t): features `(B, D)` and texts `(C, D)`, or `(B, C, D)` for texts of each sample."""
         z, t = F.normalize(z.float(), dim=-1), F.normalize(t.float(), dim=-1)

@@ -258,7 +258,7 @@ def three(book, *cells):
 @pytest.mark.parametrize("cell,arguments,says", [
     ("import os\nos.kill(os.getpid(), 9)", [], "notebook two failed; its error is in the lines above"),
     ("import time\nopen('kernel', 'w').write(str(__import__('os').getpid()))\ntime.sleep(3600)",
-     ["--limit", "1"], "notebook two took longer than 1 minutes and was stopped"),
+     ["--limit", "0.5"], "notebook two took longer than 0.5 minutes and was stopped"),
 ])
 def test_a_notebook_that_dies_or_hangs_is_named_and_stops_no_other(cell, arguments, says, book):
     three(book, new_code_cell(cell))

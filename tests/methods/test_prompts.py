@@ -223,6 +223,44 @@ def test_shuffled_batches_answer_in_the_order_of_the_images(monkeypatch):
     assert torch.allclose(found[first], wanted, atol=1e-4)
 
 
+# KgCoOp, FedPGP
+
+def test_what_a_tower_says_in_words_is_a_text_of_words(mini, head):
+    wanted = mini.texts([f"a photo of a {n}." for n in NAMES])
+    assert torch.allclose(F.normalize(head.said("a photo of a")), wanted, atol=1e-6)
+
+
+def test_kgcoops_loss_by_hand(mini):
+    made, x, y = worker("KgCoOp", {"lam": 3.0})
+    net = made.client.net
+    with torch.no_grad():
+        t, t0 = F.normalize(net.head.texts(net.head.context)), mini.texts([f"a photo of a {n}." for n in NAMES])
+        away = 1 - sum(float(t[c] @ t0[c]) for c in range(10)) / 10
+        wanted = F.cross_entropy(mini.scale * F.normalize(x) @ t.T, y) + 3 * away
+        assert 0.05 < away < 2
+        assert float(made.method.loss(net, x, y, made.client)) == pytest.approx(float(wanted), abs=1e-4)
+    assert set(made.method.upload(made.client)["params"]) == {"head.context"}
+
+
+def test_fedpgps_loss_by_hand_and_what_stays(mini):
+    made, x, y = worker("FedPGP", {"mu": 2.0, "rank": 3})
+    net = made.client.net
+    assert net.head.left.shape == (10, 4, 3) and net.head.right.shape == (10, 3, 128)
+    assert set(made.method.upload(made.client)["params"]) == {"head.context"} and made.method.personal
+    with torch.no_grad():
+        net.head.left.mul_(500)      # so that what is the client's own says something else
+        v = net.head.context
+        t, own = (F.normalize(net.head.texts(c)) for c in (v, v + torch.einsum("cmr,crw->cmw", net.head.left,
+                                                                               net.head.right)))
+        t0 = mini.texts([f"a photo of a {n}." for n in NAMES])
+        near, far = (t * t0).sum(1) / 0.5, (t * own).sum(1) / 0.5
+        assert (far < 1.9).any()
+        contrast = -(near.exp() / (near.exp() + far.exp())).log().mean()
+        wanted = F.cross_entropy(mini.scale * F.normalize(x) @ own.T, y) + 2 * contrast
+        assert float(made.method.loss(net, x, y, made.client)) == pytest.approx(float(wanted), abs=1e-4)
+        assert torch.allclose(made.method.predict(net, x, made.client), mini.scale * F.normalize(x) @ own.T, atol=1e-3)
+
+
 # FedAPT, FedCLIP, FACMIC
 
 def test_fedapts_keys_are_alike_everywhere_and_do_not_travel():

@@ -3,6 +3,7 @@
 The order is a file, so that it can be read and changed: `workflow/campaign.toml`. A part names a table, a profile, its
 blocks (all where none are named), the rows to tune (all where none are named; [] for none), and how.
 """
+import contextlib
 import os
 import signal
 import sys
@@ -103,7 +104,7 @@ def run(campaign: list[Part], results: Path, device: str = "cpu", jobs: int | No
         say=print, progress=print) -> int:
     """Train all of it at low priority; returns the exit code. Stopped or killed, the same command goes on."""
     machine.check_device(device)
-    os.nice(19)
+    lowest_priority()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # `execute` then ends the runs under way, too
     taken = set()
 
@@ -116,6 +117,16 @@ def run(campaign: list[Part], results: Path, device: str = "cpu", jobs: int | No
     say(f"\n{outcome['done']} trained" + f", {len(outcome['failed'])} failed" * bool(outcome["failed"]))
     say("\n".join([*outcome["failed"], *lines(standing(campaign, results))]))
     return 1 if outcome["failed"] else 0
+
+
+def lowest_priority():
+    """Of this process and its children. Linux shares cores between terminals first, and between processes inside one
+    after that: started with `setsid`, a campaign has such a group for itself, which steps back as a whole.
+    """
+    os.nice(19)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):      # kernels without groups
+            Path("/proc/self/autogroup").write_text("19")
 
 
 def standing(campaign: list[Part], results: Path) -> list[dict]:

@@ -1,5 +1,7 @@
 """A campaign trains tables in order, and the rows that their tries choose, without a pause; a file says which."""
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,21 @@ def test_what_trains_is_not_started_twice(small, tmp_path, monkeypatch):
     campaign.run(campaign.parts(plan(tmp_path, 'rows = ["FedAvg"]')), small, jobs=2, say=quiet, progress=quiet)
     digests = [p.run.digest for p in Slow.started]
     assert len(digests) == len(set(digests)) == 6 + 2       # nothing was better, so the tuned rows are those given
+
+
+GROUP = Path("/proc/self/autogroup")
+
+
+@pytest.mark.skipif(not GROUP.exists(), reason="this kernel has no groups of processes that share cores")
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_campaign_in_a_session_of_its_own_steps_back_behind_other_sessions(alone):
+    """In a terminal's session it would slow down whatever else runs there."""
+    code = (f"from pathlib import Path\nfrom fedlib.experiments import campaign\nbefore = Path('{GROUP}').read_text()\n"
+            f"campaign.lowest_priority()\nprint(before == Path('{GROUP}').read_text(), Path('{GROUP}').read_text())")
+    done = subprocess.run([sys.executable, "-c", code], start_new_session=alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    changed, group = done.stdout.split(maxsplit=1)
+    assert (changed == "False" and group.strip().endswith("nice 19")) if alone else changed == "True"
 
 
 @pytest.mark.parametrize("line, said", [

@@ -8,6 +8,7 @@ Lines that match --show are printed when the command has ended. When it fails, t
 the log file is named, and its exit code is returned. Standard library only: this runs before anything is installed.
 """
 import argparse
+import ctypes
 import os
 import re
 import shutil
@@ -108,7 +109,14 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
+def end_with_parent():
+    """In the command's process, before it starts: Linux ends it when this one was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 def run(name: str, command: list[str], progress: str, show: str | None) -> int:
+    parent = os.getppid()
     path = LOGS / (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") + ".log")
     try:
         LOGS.mkdir(parents=True, exist_ok=True)
@@ -120,16 +128,20 @@ def run(name: str, command: list[str], progress: str, show: str | None) -> int:
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            encoding="utf-8", errors="replace", env=os.environ | {"PYTHONUNBUFFERED": "1"})
+            encoding="utf-8", errors="replace", env=os.environ | {"PYTHONUNBUFFERED": "1"}, preexec_fn=end_with_parent)
     except OSError as error:
         print(f"{name}: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
     output = Output(process.stdout, log, progress, show)
     output.start()
     signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, interrupt)
     try:
         display.begin(path)
         while process.poll() is None:
+            if os.getppid() != parent:  # make was killed
+                raise KeyboardInterrupt
             display.tick(output.progress)
             time.sleep(0.2)
     except KeyboardInterrupt:

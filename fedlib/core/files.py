@@ -58,17 +58,22 @@ def locked(path: Path):
     lock = path.with_suffix(".lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        file = open(lock, "w")
+        file = open(lock, "a+")
     except OSError as error:
         raise UserError(f"cannot write {lock}: {error.strerror}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Busy(f"{path.stem} is being trained by another process") from error
+            file.seek(0)
+            who = file.read(20) or "just started"
+            raise Busy(f"{path.stem} is being trained by another process ({who})") from error
         if not os.fstat(file.fileno()).st_nlink:        # it was unlinked between the two calls
             raise Busy(f"{path.stem} was just finished by another process")
         try:
+            with suppress(OSError):     # for who waits; a full disk shall not stop anyone here
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             yield
         finally:
             lock.unlink(missing_ok=True)

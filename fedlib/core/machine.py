@@ -3,8 +3,11 @@ import datetime
 import os
 import platform
 import resource
+import select
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -97,3 +100,14 @@ def check_device(device: str):
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device '{device}' cannot be used here (try cpu): {str(error).splitlines()[0]}") from error
+
+
+def end_with_parent(pipe: int):
+    """SIGTERM to this process once its parent is gone: the kernel closes a pipe even of one that was killed.
+
+    pipe: nobody writes to it, so it can be read only when its other end is closed.
+    """
+    def wait():
+        select.select([pipe], [], [])
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Thread(target=wait, daemon=True).start()

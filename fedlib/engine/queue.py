@@ -36,6 +36,8 @@ def read(path: Path) -> list[Run]:
 def work(path: Path, results: Path, device: str, deadline: float | None, number: int = 0):
     """Train what nobody has trained or trains, in the file's order, until all is done or the time is over."""
     torch.set_num_threads(1)
+    if parent := multiprocessing.parent_process():
+        machine.end_with_parent(parent.sentinel)
     for run in read(path):
         said = f"{run.method} {run.data.name} seed {run.seed} {run.digest}"
         if run.path(results).exists():

@@ -17,10 +17,12 @@ from fedlib.core.files import Busy
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records
 from fedlib.engine import stack as stacked
-from fedlib.experiments import failures, tables, tune
+from fedlib.experiments import failures, processes, tables, tune
 from fedlib.experiments.results import results_folder
 from fedlib.probes import embeddings
 
+BESIDE = "FEDLIB_PARENT"    # in a run's environment: the pipe of which the process that started it holds the other end
+STUCK = 60.0    # seconds without a moment of processor time, after its budget, that end a run
 STOPPED = 3     # exit code of a run that its time budget stopped; the checkpoint continues it
 
 
@@ -40,20 +42,28 @@ def together(device: str) -> int:
 class Child:
     """One run in its own process. It prints a line per round; the rest goes to its log."""
 
-    def __init__(self, planned, command, log: Path):
+    def __init__(self, planned, command, log: Path, left: float | None = None):
         self.planned, self.log, self.last = planned, log, "starting"
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.over = math.inf if left is None else time.monotonic() + left       # when its budget is spent
+        self.used, self.moved = None, 0.0       # processor time, and when it last rose
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", BESIDE: "0"}
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             out = open(log, "w")
         except OSError as error:
             raise UserError(f"cannot write {log}: {error.strerror}") from error
         with out:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                            env=env)
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                                            env=env)        # nothing is written: the pipe ends when this process does
 
     def poll(self):
-        """Exit code, or None while it runs; keeps the last progress line."""
+        """Exit code, or None while it runs; keeps the last progress line. What hangs after its budget is killed."""
+        now = time.monotonic()
+        if now > self.over and (used := processes.processor_seconds(self.process.pid)) is not None:
+            if used != self.used:
+                self.used, self.moved = used, now
+            elif now - self.moved > STUCK:
+                self.process.kill()
         lines = self.log.read_text(errors="replace").splitlines()
         self.last = next((x[2:] for x in reversed(lines) if x.startswith("» ")), self.last)
         return self.process.poll()
@@ -64,13 +74,14 @@ class Child:
         return lines[-1].removeprefix("fedlib: ") if lines else f"exit code {self.process.returncode}"
 
 
+@processes.through_finally()
 def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: float | None = None, say=print,
             stack: str | int | None = None, more=lambda: []) -> dict:
     """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
 
     A failed run never stops the others; its log is kept and named. One that lacked memory beside others is tried again
     alone. Interrupted or stopped runs continue next time. On several GPUs each run gets the one that has the fewest.
-    more: what comes next, asked whenever nothing waits.
+    No run outlives this process. more: what comes next, asked whenever nothing waits.
     """
     start, waiting, running, again, total = time.monotonic(), list(todo), [], [], len(todo)
     stack = stack or stacked.usual(device)
@@ -109,7 +120,11 @@ def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: f
         for child in running:
             child.process.terminate()
         for child in running:
-            child.process.wait()
+            try:
+                child.process.wait(10)
+            except subprocess.TimeoutExpired:       # it was stopped, or hangs
+                child.process.kill()
+                child.process.wait()
     outcome["left"] = total - outcome["done"]
     return outcome
 
@@ -119,7 +134,7 @@ def _start(planned, results, device, left, stack) -> Child:
                str(planned.seed), "--only", planned.run.digest, "--results", str(results), "--device", device,
                "--stack", str(stack)]
     log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
-    return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log)
+    return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log, left)
 
 
 def _lacked_memory(child: Child, code: int, results: Path) -> bool:
@@ -169,6 +184,8 @@ def one(planned, results: Path, device: str = "cpu", budget: float | None = None
 
     stack: how many clients train at once, as in `fedlib.engine.stack.choose`.
     """
+    if pipe := os.environ.pop(BESIDE, ""):
+        machine.end_with_parent(int(pipe))
     torch.set_num_threads(1)        # the same record alone and among others
     deadline = None if budget is None else time.monotonic() + budget
     how = {"device": device, "deadline": deadline, "stack": stack,

@@ -5,8 +5,6 @@ blocks (all where none are named), the rows to tune (all where none are named; [
 """
 import contextlib
 import os
-import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +103,6 @@ def run(campaign: list[Part], results: Path, device: str = "cpu", jobs: int | No
     """Train all of it at low priority; returns the exit code. Stopped or killed, the same command goes on."""
     machine.check_device(device)
     lowest_priority()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # `execute` then ends the runs under way, too
     taken = set()
 
     def more():

@@ -411,7 +411,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(call, kind, tmp_pa
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
     run = small_run(net="linear")
     with locked(run.path(tmp_path)):
-        with pytest.raises(Busy, match="is being trained by another process"):
+        with pytest.raises(Busy, match=rf"is being trained by another process \({os.getpid()}\)"):
             loop.train(run, tmp_path)
         loop.train(small_run(net="linear", seed=1), tmp_path)      # another run is free
     run.path(tmp_path).with_suffix(".lock").touch()                 # what a killed process leaves

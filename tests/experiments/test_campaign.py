@@ -20,7 +20,6 @@ PART = 'table = "small/t"\nprofile = "mini"\ntries = 2\nseeds = [100]\n'
 def small(tmp_path, monkeypatch):
     small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(2), "rounds = 2, lr = 0.05"))
     monkeypatch.setattr(campaign.os, "nice", quiet)
-    monkeypatch.setattr(campaign.signal, "signal", lambda *_: None)
     return tmp_path / "results"
 
 
@@ -34,7 +33,7 @@ class Trained:
     """In the place of a process: the record is there at once; a rate of 0.015 gives the best one."""
     started = []
 
-    def __init__(self, planned, command, log):
+    def __init__(self, planned, command, log, left=None):
         self.planned, self.log, self.last = planned, log, ""
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
@@ -91,7 +90,7 @@ def test_a_budget_ends_it_and_the_next_call_goes_on(small, tmp_path, monkeypatch
 class Slow(Trained):
     """The record is there, and the process ended, when it is asked for the second time."""
 
-    def __init__(self, planned, command, log):
+    def __init__(self, planned, command, log, left=None):
         self.planned, self.log, self.last, self.asked = planned, log, "", 0
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()

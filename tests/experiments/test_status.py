@@ -133,7 +133,7 @@ class Fake:
     """Stands for a child process: it ends at once, as `ends` says."""
     ends: list = []
 
-    def __init__(self, planned, command, log):
+    def __init__(self, planned, command, log, left=None):
         self.planned, self.log, self.last, self.command = planned, log, "", command
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("")

@@ -29,7 +29,7 @@ MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "c
 # What a paper's file holds, as `schema.check` reads it; settings are checked where runs are planned.
 VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
-                "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict}
+                "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict, "protocol_at?": {str: dict}}
 HOW = {"data": dict, "net": dict, "protocol": dict}
 CHANGES = {f"{part}?": dict for part in HOW}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
@@ -148,7 +148,7 @@ class Table:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
         chosen: {"settings", "protocol", "data"} that come last; a tuned row has its own. A row may change the block's
-        data, net and protocol, and with `net_at` the net of one profile.
+        data, net and protocol, and with `net_at` and `protocol_at` those of one profile.
         """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values, places = {}, (printed, profile, f"{printed}.{profile}")
@@ -158,8 +158,9 @@ class Table:
         data = how["data"] | self.data.get(printed, {}) | row.get("data", {}) | ({"unseen": [unseen]} if unseen else {})
         net = how["net"] | row.get("net", {}) | row.get("net_at", {}).get(profile, {})
         chosen = chosen or row.get("chosen", {}).get(f"{block}.{profile}", {})
+        protocol = how["protocol"] | row.get("protocol", {}) | row.get("protocol_at", {}).get(profile, {})
         return plan(method, values | chosen.get("settings", {}), data | chosen.get("data", {}), net,
-                    how["protocol"] | row.get("protocol", {}) | chosen.get("protocol", {}), seed)
+                    protocol | chosen.get("protocol", {}), seed)
 
     def printed_row(self, row: str) -> str:
         """The paper's row whose numbers stand beside this one: a variant of a method has those of the method."""

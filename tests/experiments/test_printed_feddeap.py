@@ -45,7 +45,8 @@ def test_every_number_has_a_block_and_a_row(printed):
         rows = {r["name"] for r in PAPER["tables"][table]["rows"]}
         assert set(part.dataset) <= set(PAPER["tables"][table]["blocks"]) <= set(PAPER["blocks"]), table
         assert set(part.method) <= rows, table
-    planned = {p.row for profile in tables.PROFILES for p in tables.load_table("feddeap/table1").runs(profile)}
+    planned = {p.row for profile in tables.PROFILES for p in tables.load_table("feddeap/table1").runs(profile)
+               if not tables.is_tuned(p.row)}
     assert {r["name"] for r in PAPER["tables"]["table1"]["rows"]} == planned
 
 

@@ -403,6 +403,13 @@ def test_the_workflow_runs_the_targets_that_are_there():
     assert set(jobs["publish"]["needs"]) == {"test", "build"} and "fedlib/fedlib" not in text
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").iterdir()), ids=lambda p: p.stem)
+def test_what_others_wrote_is_used_by_its_commit(path):
+    """A tag can be moved to other code, a commit cannot."""
+    used = re.findall(r"uses: (.*)", path.read_text(encoding="utf-8"))
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", name) for name in used), used
+
+
 @pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, ROOT / "README.md"], ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_nothing_is_promised_for_later(path):
     assert not re.search(r"coming soon|under construction|\bTODO\b|\bTBD\b", path.read_text(encoding="utf-8"), re.I)

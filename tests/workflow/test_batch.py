@@ -185,6 +185,13 @@ def test_a_mistake_in_the_tables_name_is_one_line(small):
     assert said.returncode == 2 and said.stdout.strip().splitlines()[-1].startswith("fedlib: unknown table 'small/u'")
 
 
+@snakemake
+@pytest.mark.parametrize("setting", ["table=small/t; touch stolen; true", "seeds=0; touch stolen; true"])
+def test_a_setting_is_a_word_and_no_command(small, setting):
+    said = small.snakemake("-n", config=["table=small/t", setting])
+    assert said.returncode and "fedlib: " in said.stdout and not (small.folder / "stolen").exists()
+
+
 # leases
 
 WORK = "import os, sys, time; print(os.environ['CUDA_VISIBLE_DEVICES'], time.time(), flush=True); time.sleep(0.6); " \

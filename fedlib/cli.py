@@ -230,13 +230,16 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
 
     from fedlib.core import machine
     from fedlib.engine import loop, records, stack
-    from fedlib.engine.run import run_in_words
+    from fedlib.engine.run import run_in_words, usual_settings
     from fedlib.methods import own_code
     from fedlib.probes import kept_models
     if bool(method) == bool(own):
         raise UserError("name one method: METHOD (`fedlib methods` lists them) or --from FILE.py:METHOD")
     method, dataset = own_code.method_name(own) if own else method, own_code.dataset_name(dataset)
     sets = list(map(own_code.net_word, sets))
+    if not any(word.startswith(("net=", "encoder=")) for word in sets) and (usual := usual_settings(dataset)):
+        click.echo(f"{' '.join(usual)}, as {dataset} holds no images (--set net=... for another)", err=True)
+        sets = [*usual, *sets]
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     machine.check_device(device)
     if slow := machine.slow(runs[0].protocol.precision, device):

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedlib.core import settings
 from fedlib.core.errors import UserError, nearest, pick
 from fedlib.datasets.partition import Data
+from fedlib.datasets.registry import reader_of
 from fedlib.methods import METHODS, make
 from fedlib.methods.base import Protocol
 from fedlib.models import nets
@@ -82,6 +83,12 @@ def run_in_words(method: str, dataset: str, rounds, seed, sets) -> Run:
         raise UserError(f"{method} has nothing to act on in the net {run.net.net}, where it would be "
                         f"{METHODS[method].limit[1]}; choose --set net={' or '.join(able)}")
     return run
+
+
+def usual_settings(dataset: str) -> tuple[str, ...]:
+    """Settings for data that are no images, where nobody names a net: vectors of words learn little by plain SGD."""
+    kind = getattr(reader_of(dataset), "KIND", "images")
+    return {"tokens": ("net=fasttext", "optimiser=adam"), "features": ("net=mlp3",)}.get(kind, ())
 
 
 def place(method: str, word: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -150,6 +151,20 @@ def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
     code, _, err = fedlib("train", "FedAvg", "--set", "preset=paper")
     assert code == 2 and "no setting 'preset'" in err
 
+
+
+def test_texts_train_a_net_for_texts_where_none_is_named(fedlib, tmp_path):
+    """mini_reviews: half of the answers are right by chance."""
+    args = ("train", "FedAvg", "--data", "mini_reviews", "--rounds", 3, "--out", tmp_path, "--json")
+    code, out, err = fedlib(*args)
+    made = json.loads(out)
+    assert code == 0 and err.startswith("net=fasttext optimiser=adam, as mini_reviews holds no images")
+    assert min(made["acc"].values()) > 60
+    run = records.read_record(Path(made["record"]))["run"]
+    assert (run["net"]["net"], run["protocol"]["optimiser"]) == ("fasttext", "adam")
+    code, out, err = fedlib(*args, "--set", "net=fasttext")
+    assert code == 0 and "holds no images" not in err
+    assert records.read_record(Path(json.loads(out)["record"]))["run"]["protocol"]["optimiser"] == "sgd"
 
 
 def test_training_speaks_without_a_terminal_too(fedlib, tmp_path, monkeypatch):

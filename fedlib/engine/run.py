@@ -87,7 +87,10 @@ def run_in_words(method: str, dataset: str, rounds, seed, sets) -> Run:
 
 def usual_settings(dataset: str) -> tuple[str, ...]:
     """Settings for data that are no images, where nobody names a net: vectors of words learn little by plain SGD."""
-    kind = getattr(reader_of(dataset), "KIND", "images")
+    try:
+        kind = getattr(reader_of(dataset), "KIND", "images")
+    except UserError:       # whoever trains says it
+        return ()
     return {"tokens": ("net=fasttext", "optimiser=adam"), "features": ("net=mlp3",)}.get(kind, ())
 
 

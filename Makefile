@@ -44,10 +44,11 @@ test: $(INSTALLED) ## check the style, run the quick tests, execute the pages th
 	@$(STEP) "Style" -- $(PY) -m ruff check .
 	@$(PYTEST) --dist worksteal --quick tests
 
+# In the order of the files: else those with few tests come last, and the pretended GPU's two take minutes on one core.
 PART ?= tests notebooks
 test-all: $(INSTALLED) ## run every test, and every cell of every notebook; PART=notebooks: only these
 	@$(STEP) "Style" -- $(PY) -m ruff check .
-	@$(PYTEST) --dist loadscope $(PART) --nbval-lax --nbval-current-env
+	@$(PYTEST) --dist loadscope --no-loadscope-reorder $(PART) --nbval-lax --nbval-current-env
 
 check-book: $(INSTALLED) ## look at every page of the built book in headless Chromium
 	@$(LOOK)

@@ -57,7 +57,8 @@ def endless(tmp_path):
                "--results", str(results)]
 
     def start(before=()):
-        process = subprocess.Popen([*before, *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = subprocess.Popen([*before, *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))   # also under nohup
         assert waited(lambda: process.poll() or len([*results.glob("*/*.partial")]) == 2, 60)
         assert process.poll() is None, process.stderr.read()
         return process

@@ -59,7 +59,7 @@ def endless(tmp_path):
     def start(before=()):
         process = subprocess.Popen([*before, *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))   # also under nohup
-        assert waited(lambda: process.poll() or len([*results.glob("*/*.partial")]) == 2, 60)
+        assert waited(lambda: process.poll() or len([*results.glob("*/*.partial")]) == 2, 150)
         assert process.poll() is None, process.stderr.read()
         return process
     yield start, results

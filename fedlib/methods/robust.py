@@ -23,6 +23,7 @@ class TrimmedMean(FedAvg):
 
     The clients left count the same. Yin et al., ICML 2018, arXiv:1803.01498.
     """
+    version = 2
     trim: float = 0.2                    # of the clients, at each end
     limit = dict(trim=0.0), "FedAvg"
     most = dict(trim=0.5)
@@ -42,6 +43,7 @@ class Krum(FedAvg):
     f: how many may lie. m = 1 is Krum, more is multi-Krum; the m are weighted as FedAvg weighs.
     Blanchard et al., NeurIPS 2017, arXiv:1703.02757.
     """
+    version = 2
     f: int = 1
     m: int = 1
     limit = dict(m=1000), "FedAvg"
@@ -68,6 +70,7 @@ class NormClipping(FedAvg):
 
     The bound follows the round's own steps, so that no number need be known before. Sun et al., 2019, arXiv:1911.07963.
     """
+    version = 2
     c: float = 1.0
     limit = dict(c=1e9), "FedAvg"
 

@@ -46,7 +46,7 @@ def executed(path, given=""):
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=execute, args=(path, given, there))
     process.start()
-    said = here.recv() if here.poll(280) else "it does not end"
+    said = here.recv() if here.poll(120) else "it does not end"
     process.kill()
     process.join()
     assert not said, said

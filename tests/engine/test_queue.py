@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT, numbers, refusal, result, small_run
 
 from fedlib.engine import queue, records
+from fedlib.engine.run import plan
 
 # What such a machine lacks.
 BARE = """
@@ -49,6 +50,36 @@ def test_a_bare_machine_trains_them_is_killed_and_goes_on(tmp_path):
     assert second.returncode == 0 and said.count("done:") == 2, said
     for run in runs:
         assert numbers(records.read_record(run.path(tmp_path / "r"))) == result(run, tmp_path / "here")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+def test_what_trains_ends_with_the_queue_that_is_killed(tmp_path):
+    data = {"name": "mini_digits", "domains": ["street"], "fraction": 0.3}
+    run = plan("FedAvg", {}, data, {"net": "linear"}, {"rounds": 100_000}, 0)
+    queue.write([run], tmp_path / "queue.json")
+    partial, command = run.path(tmp_path / "r").with_suffix(".partial"), [sys.executable, "-m", "fedlib.engine.queue"]
+    process = subprocess.Popen([*command, tmp_path / "queue.json", "--results", tmp_path / "r"], cwd=ROOT,
+                               stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not partial.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    trains = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 5
+    while any(map(runs_still, trains)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = [pid for pid in trains if runs_still(pid)]
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert partial.exists() and trains and not left
+
+
+def runs_still(pid: str) -> bool:
+    try:
+        return "\nState:\tZ" not in Path("/proc", pid, "status").read_text()
+    except OSError:
+        return False
 
 
 def test_its_answer_says_what_is_left_and_a_failure_ends_nothing_else(tmp_path, capfd, monkeypatch):

@@ -15,7 +15,7 @@ from fedlib import METHODS, Page
 from fedlib.datasets import named_partitions
 from fedlib.experiments import tables
 from fedlib.experiments.statistics import interval
-from fedlib.report import feddeap, printed
+from fedlib.report import feddeap, printed, tuning
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {f"{p.parent.name}/{p.stem}": json.loads(p.read_text())["cells"]
@@ -129,6 +129,22 @@ def test_what_feddeaps_pages_say_of_the_print():
     seconds = feddeap.costs().seconds
     assert seconds["PromptFL"] == seconds["FedDEAP"] and round(seconds["FedAPT"] / seconds["PromptFL"], 1) == 2.5
     says("feddeap/costs", "In print both take the same time, and FedAPT 2.5 times as long.")
+
+
+def test_what_feddeaps_pages_say_of_tuned_rows():
+    """Means over the domains in the last round on mini_digits: of the seeds, and of parts beside the whole."""
+    table, seeds = tables.load_table("feddeap/table5"), {}
+    for planned, record in tables.records_of(table, "mini", ROOT / "results"):
+        acc = record["rounds"][-1]["acc"].values()
+        seeds.setdefault(planned.row, []).append(sum(acc) / len(acc))
+    apart = {row: max(some) - min(some) for row, some in seeds.items()}
+    assert all((3 < v < 4) if row.startswith("local 12") else v < 2 for row, v in apart.items()) and len(apart) == 6
+    says("feddeap/ablations", "With twelve of its own the three seeds lie up to four points apart")
+    found = tuning.verdicts(Page("feddeap/table3", "mini", [0, 1, 2], "read", "cpu"))
+    aligned = found[found.says.str.contains("alignment")]
+    assert len(aligned) == 2 and aligned[["as given", "tuned"]].apply(
+        lambda column: column.str.startswith("undecided")).all(axis=None)
+    says("feddeap/ablations", "What the alignments add lies within the interval with the given settings")
 
 
 def test_what_fedpalls_pages_say_of_the_print():

@@ -77,12 +77,12 @@ def check_rounds(rounds: list[dict]):
                for k in ("bytes_up", "bytes_down", "seconds", "train_loss")):
         raise ValueError("its rounds without a test are not whole")
     rounds = [r for r in rounds if "acc" in r]
-    wanted = [k for k in (*BY_NAME, *NUMBERS, "val_loss") if any(k in r for r in rounds)]
+    wanted = set().union(*rounds) & {*BY_NAME, *NUMBERS, "val_loss"}
     domains = {d for r in rounds for d in r["acc"]}
     for r in rounds:
         try:
             percents = [v for k in BY_NAME if k in r for v in r[k].values()]
-            whole = r.get("absent") or (all(k in r for k in wanted) and r["acc"].keys() == domains)
+            whole = r.get("absent") or (wanted <= r.keys() and r["acc"].keys() == domains)
             right = (whole and type(r["round"]) is int and all(type(v) is not bool and 0 <= v <= 100 for v in percents)
                      and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
                      and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round

@@ -60,17 +60,17 @@ def peak():
 PREPARE = PEAK + """
 import json, time
 from fedlib.datasets import prepare
-start = time.time()
+start = time.process_time()
 prepare.prepare("pacs", 64, say=lambda line: None)
-print(json.dumps([time.time() - start, peak()]))
+print(json.dumps([time.process_time() - start, peak()]))
 """
 LOAD = PEAK + """
 import json, time
 import torch
 from fedlib.datasets import prepare
-before, start = peak(), time.time()
+before, start = peak(), time.process_time()
 x = prepare.load_set("pacs", 64).tensors["sketch/x"]
-print(json.dumps([time.time() - start, peak() - before, len(x)]))
+print(json.dumps([time.process_time() - start, peak() - before, len(x)]))
 """
 
 

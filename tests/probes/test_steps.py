@@ -32,11 +32,12 @@ def test_seconds_in_optimisers():
             time.sleep(0.02)
     opt = Slow([torch.nn.Parameter(torch.zeros(1))], 0.1)
     with steps.InOptimisers() as inside:
-        time.sleep(0.02)
+        time.sleep(0.5)
         opt.step()
-    assert 0.02 <= inside.seconds < 0.04
+    counted = inside.seconds
+    assert 0.02 <= counted < 0.5        # on a busy machine too
     opt.step()
-    assert inside.seconds < 0.04        # nothing is counted after it was closed
+    assert inside.seconds == counted    # nothing is counted after it was closed
 
 
 def test_the_fastest_turn_counts_and_the_first_does_not(monkeypatch):

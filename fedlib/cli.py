@@ -316,14 +316,15 @@ def evaluate(model, dataset, own, client, every, device, as_json):
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As in `fedlib train`.")
 @click.option("--results", default="runs", show_default=True, help="Folder for the record, on the server.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds a node has for an answer.")
+@click.option("--secure", is_flag=True, help="The server learns the mean of the uploads only (Flower's SecAgg+).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the app.")
-def flower(method, dataset, rounds, seed, sets, results, timeout, out):
+def flower(method, dataset, rounds, seed, sets, results, timeout, secure, out):
     """Write a Flower app that trains METHOD across machines: `flwr run FOLDER`. Needs no data here."""
     from fedlib.engine.run import run_in_words
     from fedlib.remote.app import write_app
     run_in_words(method, dataset, rounds, seed, sets)
     write_app(out, {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": " ".join(sets),
-                    "results": results, "timeout": timeout})
+                    "results": results, "timeout": timeout} | ({"secure": True} if secure else {}))
     click.echo(f"app: {out}")
 
 

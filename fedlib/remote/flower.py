@@ -15,7 +15,7 @@ from pathlib import Path
 
 import flwr
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
@@ -30,7 +30,8 @@ from fedlib.datasets.registry import reader_of
 from fedlib.engine.loop import train
 from fedlib.engine.run import Run, run_in_words
 from fedlib.engine.worker import Worker, Workers, initial_net
-from fedlib.remote import wire
+from fedlib.remote import secure, wire
+from fedlib.remote.messages import content, opened
 
 MOST = 10 ** 9      # samples, words or pixels that a node may speak of
 FAR = 100.0         # times the median norm of the round's uploads: beyond it none counts
@@ -127,7 +128,7 @@ def secret_of(folder: Path) -> tuple:
 
 
 @client.query()
-@client.train()
+@client.train(mods=[secure.masked])
 @client.evaluate()
 def answer(message: Message, context: Context) -> Message:
     """A node's answer. What goes wrong here is said here: the server learns only that it did."""
@@ -139,21 +140,6 @@ def answer(message: Message, context: Context) -> Message:
         log(INFO, "%s not answered: %s", verb, error if isinstance(error, UserError) else type(error).__name__)
         said, block = {"failed": True}, b""
     return Message(content(said, block), reply_to=message)
-
-
-def content(about: dict, block: bytes) -> RecordDict:
-    """A message: a line of JSON and a block of tensors."""
-    return RecordDict({"about": ConfigRecord({"json": json.dumps(about)}),
-                       "block": ArrayRecord({"message": Array("uint8", (len(block),), "safetensors", block)})})
-
-
-def opened(message: Message) -> tuple[dict, bytes]:
-    """The inverse of `content`. UserError: it is none."""
-    try:
-        about = json.loads(message.content["about"]["json"])
-        return {**about}, message.content["block"]["message"].data
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError("a message is not of this app") from error
 
 
 # at the server
@@ -182,7 +168,7 @@ class Nodes(Workers):
                          for i, d in enumerate(domains))
         self.grid, self.run, self.timeout, self.round, self.agreed = grid, run, timeout, -1, None
         self.asked, self.pending, self.absent, self.bytes = set(), {}, {}, Counter()
-        self.made = {"transport": f"flower {flwr.__version__}"}
+        self.made = {"transport": f"flower {flwr.__version__}" + ", SecAgg+" * isinstance(grid, secure.Masked)}
 
     def gather(self) -> Federation:
         """Wait until every domain has a node, or the time is over; returns the federation, whose splits are empty.
@@ -204,7 +190,10 @@ class Nodes(Workers):
             if hello:
                 self.admit(address, hello)
         log(INFO, "nodes of %s", ", ".join(n.client.domain for n in self if n.address is not None))
-        self.expected = wire.rehearse(self.run, [n.client.id for n in self], classes, shape, words)["up"]
+        rehearsed = self.run, [n.client.id for n in self], classes, shape, words
+        self.expected = wire.rehearse(*rehearsed)["up"]
+        if isinstance(self.grid, secure.Masked):
+            self.grid.equal = secure.check(*rehearsed)
         data = {n.hello["data"] for n in self if n.hello}
         about = {"name": self.run.data.name, "digest": data.pop() if len(data) == 1 else "by client",
                  "clients": [{"id": n.client.id, "domain": n.client.domain, "train": len(n.client.train),
@@ -312,7 +301,8 @@ class Nodes(Workers):
 
     def heard(self) -> dict:
         """Bytes of the blocks (tests' downloads apart), and who did not answer, by what was asked."""
-        absent, counted = {k: v for k, v in self.absent.items() if v}, dict(self.bytes)
+        absent = {k: v for k, v in self.absent.items() if v}
+        counted = dict(self.bytes) | getattr(self.grid, "carried", {})      # behind masks more goes to and fro
         self.bytes, self.absent = Counter(), {}
         return {"wire": counted} | ({"absent": absent} if absent else {})
 
@@ -384,6 +374,7 @@ def main(grid: Grid, context: Context):
     run, results = planned(context.run_config), Path(context.run_config["results"])
     torch.set_num_threads(1)
     if not run.path(results).exists():
+        grid = secure.Masked(grid) if context.run_config.get("secure") else grid
         nodes = Nodes(grid, run, float(context.run_config["timeout"]))
         train(run, results, workers=nodes, federation=nodes.gather(), say=said)
     log(INFO, "record: %s", run.path(results).relative_to(results))

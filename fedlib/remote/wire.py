@@ -84,13 +84,7 @@ def rehearse(run, clients: list[str], classes: list[str], shape: tuple, words: i
     One client takes part in the first round, two in the second, then all, twice; each has another number of samples, so
     that what depends on these is seen to vary.
     """
-    batch = min(run.protocol.batch, 8)
-    protocol = dataclasses.replace(run.protocol, rounds=4, epochs=1, batch=batch, evaluate="before")
-    federation = made_up([number + 3 for number in range(len(clients))], len(classes), shape, words)
-    federation.classes = classes
-    for client, name in zip(federation.clients, clients, strict=True):
-        client.id, client.domain, client.domains, client.classes, client.seed = name, name, clients, classes, run.seed
-    small, seen = Simulation(dataclasses.replace(run, protocol=protocol), federation), {"down": [], "up": []}
+    small, seen = rehearsal(run, clients, classes, shape, words), {"down": [], "up": []}
     every = list(range(len(clients)))
     for chosen in (every[:1], every[:2], every, every):
         seen["down"] += map(small.message, every)
@@ -100,6 +94,17 @@ def rehearse(run, clients: list[str], classes: list[str], shape: tuple, words: i
         small.rounds.append({"round": small.number + 1})
     seen["down"] += map(small.message, every)
     return {way: entries([flatten(m) for m in messages], clients) for way, messages in seen.items()}
+
+
+def rehearsal(run, clients: list[str], classes: list[str], shape: tuple, words: int) -> Simulation:
+    """The run on made-up data: few samples, another number at each client."""
+    batch = min(run.protocol.batch, 8)
+    protocol = dataclasses.replace(run.protocol, rounds=4, epochs=1, batch=batch, evaluate="before")
+    federation = made_up([number + 3 for number in range(len(clients))], len(classes), shape, words)
+    federation.classes = classes
+    for client, name in zip(federation.clients, clients, strict=True):
+        client.id, client.domain, client.domains, client.classes, client.seed = name, name, clients, classes, run.seed
+    return Simulation(dataclasses.replace(run, protocol=protocol), federation)
 
 
 def entries(messages: list[dict], clients: list[str]) -> dict[str, Entry]:

@@ -119,8 +119,9 @@ GROUP = Path("/proc/self/autogroup")
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_campaign_in_a_session_of_its_own_steps_back_behind_other_sessions(alone):
     """In a terminal's session it would slow down whatever else runs there."""
-    code = (f"from pathlib import Path\nfrom fedlib.experiments import campaign\nbefore = Path('{GROUP}').read_text()\n"
-            f"campaign.lowest_priority()\nprint(before == Path('{GROUP}').read_text(), Path('{GROUP}').read_text(), sep='|')")
+    code = (f"from pathlib import Path\nfrom fedlib.experiments import campaign\ngroup = Path('{GROUP}')\n"
+            "before = group.read_text()\ncampaign.lowest_priority()\n"
+            "print(before == group.read_text(), group.read_text(), sep='|')")
     done = subprocess.run([sys.executable, "-c", code], start_new_session=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     same, group = done.stdout.strip().split("|")        # of the first session of all there is no group: an empty file

@@ -4,6 +4,7 @@ The commands are those of the page "From the notebook to real machines", with ot
 started in a group of its own and ended by its id.
 """
 import contextlib
+import copy
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ import time
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import METHOD_NAMES, ROOT, numbers, quiet, result, small_run
@@ -24,6 +26,11 @@ from safetensors.torch import save
 from slurm_host import free_ports
 
 pytest.importorskip("flwr", reason="needs the extra flower")
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common import bytes_to_ndarray
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from fedlib import cli
 from fedlib.core import params
@@ -33,7 +40,7 @@ from fedlib.datasets.partition import federate
 from fedlib.engine import loop, records
 from fedlib.engine.run import run_in_words
 from fedlib.engine.worker import Worker, Workers, initial_net
-from fedlib.remote import flower, wire
+from fedlib.remote import flower, secure, wire
 
 PAGE = ROOT / "notebooks/use/machines.ipynb"
 DOMAINS = ("scans", "blended", "printed", "street")
@@ -126,6 +133,155 @@ def test_partial_participation_and_states_of_several_rounds(here):
     assert comparable(there) == result(run, folder / "alone")
     assert all(len(list((folder / d).glob("*/*.safetensors"))) <= 2 for d in DOMAINS)
 
+
+# behind masks
+
+class MaskedGrid(Grid):
+    """Each node's app with Flower's mod around it, as Flower runs it; `seen`: what the server could read."""
+
+    def __init__(self, nodes):
+        super().__init__(nodes)
+        self.state, self.seen, self.secure = {i: RecordDict() for i in nodes}, [], True
+
+    def answer(self, message, context):
+        context = types.SimpleNamespace(run_config={"secure": self.secure}, node_config=context.node_config,
+                                        state=self.state[message.metadata.dst_node_id])
+        if message.metadata.message_type != "train":
+            return flower.answer(message, context)
+        sent = Message(copy.deepcopy(message.content), dst_node_id=message.metadata.dst_node_id,
+                       message_type="train", group_id=message.metadata.group_id)
+        reply = secure.masked(sent, context, flower.answer)
+        reply.metadata.__dict__.update(_src_node_id=message.metadata.dst_node_id,
+                                       _reply_to_message_id=message.metadata.message_id)
+        self.seen.append(reply)
+        return reply
+
+
+def masked(here, run, kind=MaskedGrid):
+    nodes, folder = here(run, kind)
+    nodes.grid = secure.Masked(nodes.grid)
+    nodes.made = {"transport": "flower, SecAgg+"}
+    return nodes, folder
+
+
+# Their servers need the mean only. The others say what else they exchange, or that the mean is not enough.
+MEANS = {"APFL", "Constant", "DPFedAvg", "Ditto", "FACMIC", "FFALoRA", "FedALA", "FedAPT", "FedAdam", "FedAvg",
+         "FedAvgM", "FedBABU", "FedBN", "FedCLIP", "FedDEAP", "FedDecorr", "FedDyn", "FedETF", "FedLC", "FedNTD",
+         "FedPGP", "FedPHP", "FedPer", "FedProx", "FedRep", "FedRoD", "FedSAM", "FedSR", "FineTuned", "KgCoOp",
+         "LGFedAvg", "LoRA", "Local", "MOON", "PerFedAvg", "PromptFL", "ZeroShot", "pFedMe"}
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_a_method_gives_about_the_same_behind_masks_or_says_that_it_cannot(name, here):
+    """The same message goes down in the second round, but for what was rounded."""
+    run, down = run_of(name, rounds=1), []
+
+    def last(simulation):
+        down.append({k: v for i in range(4) for k, v in params.flatten({str(i): simulation.message(i)}).items()})
+
+    nodes, folder = masked(here, run)
+    try:
+        loop.train(run, folder / "there", workers=nodes, federation=nodes.gather(), after=last)
+    except UserError as error:
+        assert f"{name}'s server looks at each upload" in str(error) or f"{name} exchanges '" in str(error)
+        assert name not in MEANS and not nodes.grid.seen        # before anything was sent
+        return
+    assert name in MEANS
+    loop.train(run, folder / "alone", after=last)
+    there, alone = down
+    assert there.keys() == alone.keys()
+    assert all((there[k] - alone[k]).abs().max() < 1e-5 * max(1, alone[k].abs().max()) for k in alone)
+
+
+def test_no_upload_can_be_read_but_the_mean_of_all(here):
+    """What left a node is a row of numbers like any other; only with the other three does it become the mean."""
+    run = run_of("FedAvg", rounds=1)
+    nodes, folder = masked(here, run)
+    record, = trained(nodes, run, folder / "there")["rounds"]
+    assert 2 * record["bytes_up"] < record["wire"]["up"] < 2 * record["bytes_up"] + 4 * 16000     # keys, shares
+    sent = [bytes_to_ndarray(b) for reply in nodes.grid.seen for b in
+            reply.content.config_records[RECORD_KEY_CONFIGS].get(Key.MASKED_PARAMETERS, ())]
+    assert len(nodes.grid.seen) == 4 * 4 and not any(r.content.array_records.get("block") for r in nodes.grid.seen)
+    numbers = np.concatenate([a.ravel() for a in sent if a.size > 8]) / 2 ** 32
+    assert abs(np.histogram(numbers, 8, (0, 1))[0] / len(numbers) - 1 / 8).max() < 0.05       # as even as noise
+
+
+class Losing(MaskedGrid):
+    """printed is gone when the masked uploads are due."""
+
+    def answer(self, message, context):
+        stage = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE)
+        if context.node_config["domain"] == "printed" and stage == Stage.COLLECT_MASKED_VECTORS:
+            reply = Message(Error(0), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+            return reply
+        return super().answer(message, context)
+
+
+def test_the_mean_of_the_others_is_read_when_a_node_is_lost_on_the_way(here):
+    run = run_of("FedAvg", rounds=1)
+    nodes, folder = masked(here, run, Losing)
+    record = trained(nodes, run, folder / "there")
+    assert list(record["rounds"][0]["absent"]["train"]) == ["printed"]
+    expected = without(run, folder / "alone", {(0, "printed")})
+    assert record["rounds"][0]["loss"] == pytest.approx(expected[0]["loss"], rel=0.02)
+
+
+class Loud(MaskedGrid):
+    """printed sends something that is no masked upload."""
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        if context.node_config["domain"] == "printed" and not reply.has_error():
+            reply.content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord({Key.MASKED_PARAMETERS: [b"!"]})
+        return reply
+
+
+def test_a_sum_that_cannot_be_read_ends_the_round_and_keeps_the_checkpoint(here):
+    run = run_of("FedAvg", rounds=2)
+    nodes, folder = masked(here, run, Loud)
+    with pytest.raises(UserError, match="no client gave an answer"):
+        trained(nodes, run, folder / "there")
+
+
+def test_a_node_may_insist_on_masks(here, caplog):
+    run = run_of("FedAvg", rounds=1)
+    nodes, folder = here(run, MaskedGrid, printed={"secure": True})
+    nodes.grid.secure = False
+    record = trained(nodes, run, folder / "there")
+    assert list(record["rounds"][0]["absent"]["train"]) == ["printed"]
+    assert "sends nothing without masks" in caplog.text
+
+
+def test_two_are_too_few_for_a_secret(here):
+    run = run_of("FedAvg", rounds=1)
+    nodes, folder = masked(here, run)
+    federation = nodes.gather()
+    for node in list(nodes)[2:]:
+        node.address = None
+        nodes.grid.nodes.pop(next(i for i, c in nodes.grid.nodes.items() if c["domain"] == node.client.domain))
+    with pytest.raises(UserError, match="a mean of fewer than 3 tells what each sent"):
+        loop.train(run, folder / "there", workers=nodes, federation=federation)
+
+
+def test_a_step_that_masks_cannot_carry_is_said_at_the_node(here, monkeypatch, caplog):
+    monkeypatch.setattr(secure, "RANGE", 1e-9)
+    run = run_of("FedAvg", rounds=1)
+    nodes, folder = masked(here, run)
+    with pytest.raises(UserError, match="no client gave an answer"):
+        trained(nodes, run, folder / "there")
+    assert "changed by more than 1e-09 in one round" in caplog.text
+
+
+def test_flowers_masks_have_32_bits():
+    """So the page may say it: seeds of 32 bytes that agree in a sum of their words give the same mask."""
+    one = bytes(range(32))
+    other = bytes(4) + bytes(i ^ j for i, j in zip(one[:4], one[4:8], strict=True)) + one[8:]
+    masks = [pseudo_rand_gen(seed, 2 ** 32, [(9,)])[0] for seed in (one, other)]
+    assert one != other and (masks[0] == masks[1]).all()
+
+
+# who does not keep to it
 
 class Faulty(Grid):
     """printed sends something else in its first training."""
@@ -484,6 +640,9 @@ def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, 
     for name, words in RUNS.items():        # all at once: most of their time is waiting for Flower's next question
         federation.app(f"{name} {words}", name)
         federation.run(name)
+    behind = f"FedProx {RUNS['FedAvg']}"
+    federation.app(f"{behind} --secure", "masked")
+    federation.run("masked")
     runs = {name: planned(f"{name} {words}") for name, words in RUNS.items()}
     alone = {name: records.read_record(loop.train(run, tmp_path)) for name, run in runs.items()}
     federation.wait(lambda: all(p.exists() for p in paths.values()))
@@ -504,6 +663,11 @@ def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, 
             for way in ("up", "down"):          # 8 bytes and a header for each of the four messages
                 extra = r["wire"][way] - r[f"bytes_{way}"]
                 assert 4 * 10 <= extra <= 4 * (16 + 120 * 60), (name, way, extra)
+    file = planned(behind).path(federation.folder / "server/runs")
+    federation.wait(file.exists)
+    record, open_ = records.read_record(file), records.read_record(loop.train(planned(behind), tmp_path))
+    assert record["made"]["transport"].endswith(", SecAgg+")
+    assert record["rounds"][0]["loss"] == pytest.approx(open_["rounds"][0]["loss"], rel=1e-3)
     federation.patience = min(federation.patience, max(20.0, 3 * slowest))
     federation.wait(lambda: federation.running["stranger"].poll() is not None)
     assert not (federation.folder / "stranger/state").exists()

@@ -316,15 +316,20 @@ def evaluate(model, dataset, own, client, every, device, as_json):
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As in `fedlib train`.")
 @click.option("--results", default="runs", show_default=True, help="Folder for the record, on the server.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds a node has for an answer.")
+@click.option("--node", "nodes", multiple=True, metavar="DOMAIN=ID", help="Only this node speaks for the domain.")
 @click.option("--secure", is_flag=True, help="The server learns the mean of the uploads only (Flower's SecAgg+).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the app.")
-def flower(method, dataset, rounds, seed, sets, results, timeout, secure, out):
+def flower(method, dataset, rounds, seed, sets, results, timeout, nodes, secure, out):
     """Write a Flower app that trains METHOD across machines: `flwr run FOLDER`. Needs no data here."""
     from fedlib.engine.run import run_in_words
     from fedlib.remote.app import write_app
     run_in_words(method, dataset, rounds, seed, sets)
+    bound = dict(pair.rpartition("=")[::2] for pair in nodes)
+    if not all(domain and number.isdecimal() for domain, number in bound.items()):
+        raise UserError("--node is DOMAIN=ID, as in scans=1234: the number that `flwr supernode register` printed")
     write_app(out, {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": " ".join(sets),
-                    "results": results, "timeout": timeout} | ({"secure": True} if secure else {}))
+                    "results": results, "timeout": timeout} | ({"secure": True} if secure else {})
+                   | ({"nodes": json.dumps(bound)} if bound else {}))
     click.echo(f"app: {out}")
 
 

@@ -33,7 +33,8 @@ from fedlib.engine.worker import Worker, Workers, initial_net
 from fedlib.remote import secure, wire
 from fedlib.remote.messages import content, opened
 
-MOST = 10 ** 9      # samples, words or pixels that a node may speak of
+MOST = 10 ** 9      # samples or words that a node may speak of
+LARGEST = 2 ** 22   # numbers of a sample: an image of 1,024 x 1,024 has 3 million
 FAR = 100.0         # times the median norm of the round's uploads: beyond it none counts
 client, server = ClientApp(), ServerApp()
 
@@ -86,6 +87,7 @@ class Place:
         client.id, client.domains = pick("client", asked["client"], clients), asked["domains"]
         shape = tuple(client.train.x.shape[1:])
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)        # a client's state is its own
         client.secret = secret_of(self.folder)
         expected = self.expected(clients, shape)
         worker = Worker(self.run, client, initial_net(self.run, self.federation), self.device)
@@ -162,11 +164,12 @@ class Nodes(Workers):
     """The clients' workers on their nodes. A batch of messages goes to all at once; who is silent is left out."""
     spare = 0       # a checkpoint after each round: a node keeps its state of the last one only
 
-    def __init__(self, grid: Grid, run: Run, timeout: float):
+    def __init__(self, grid: Grid, run: Run, timeout: float, bound: dict[str, int] | None = None):
         domains = list(run.data.domains or reader_of(run.data.name).DOMAINS)
         super().__init__(Node(Client(str(i), d, None, None, seed=run.seed, domains=domains))
                          for i, d in enumerate(domains))
         self.grid, self.run, self.timeout, self.round, self.agreed = grid, run, timeout, -1, None
+        self.bound = {pick("domain", d, domains): int(address) for d, address in (bound or {}).items()}
         self.asked, self.pending, self.absent, self.bytes = set(), {}, {}, Counter()
         self.made = {"transport": f"flower {flwr.__version__}" + ", SecAgg+" * isinstance(grid, secure.Masked)}
 
@@ -224,6 +227,9 @@ class Nodes(Workers):
         """A node speaks for its domain from now on; not if its data are of another kind, or while another one does."""
         if self.agreed and kind(hello) != self.agreed:
             log(INFO, "node %s turned away: %s has other classes or shapes than most", address, hello["domain"])
+            return
+        if self.bound.get(hello["domain"], address) != address:
+            log(INFO, "node %s turned away: %s is node %s", address, hello["domain"], self.bound[hello["domain"]])
             return
         node, shape = next(n for n in self if n.client.domain == hello["domain"]), hello["shape"]
         if node.address not in (None, address):
@@ -375,7 +381,8 @@ def main(grid: Grid, context: Context):
     torch.set_num_threads(1)
     if not run.path(results).exists():
         grid = secure.Masked(grid) if context.run_config.get("secure") else grid
-        nodes = Nodes(grid, run, float(context.run_config["timeout"]))
+        bound = json.loads(context.run_config.get("nodes", "{}"))
+        nodes = Nodes(grid, run, float(context.run_config["timeout"]), bound)
         train(run, results, workers=nodes, federation=nodes.gather(), say=said)
     log(INFO, "record: %s", run.path(results).relative_to(results))
 

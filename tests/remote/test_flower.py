@@ -7,6 +7,7 @@ import contextlib
 import copy
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tomllib
 import types
 from pathlib import Path
 
@@ -191,6 +193,10 @@ def test_a_method_gives_about_the_same_behind_masks_or_says_that_it_cannot(name,
     there, alone = down
     assert there.keys() == alone.keys()
     assert all((there[k] - alone[k]).abs().max() < 1e-5 * max(1, alone[k].abs().max()) for k in alone)
+
+
+def test_the_page_counts_the_methods_that_go_behind_masks():
+    assert f"{len(MEANS)} of this book's" in PAGE.read_text()
 
 
 def test_no_upload_can_be_read_but_the_mean_of_all(here):
@@ -373,6 +379,29 @@ def test_a_second_node_does_not_take_anothers_place(here, caplog):
     assert node.address == 10 ** 6
 
 
+def test_a_domain_can_be_bound_to_a_node_before_any_speaks_for_it(here, caplog, tmp_path):
+    run = run_of("FedAvg", rounds=1)
+    nodes, folder = here(run)
+    bound = flower.Nodes(nodes.grid, run, 2.0, {"scans": "10", "printed": "99"})
+    record = trained(bound, run, folder / "there")
+    assert list(record["rounds"][0]["absent"]["train"]) == ["printed"] and "printed is node 99" in caplog.text
+    with pytest.raises(UserError, match="unknown domain 'scan'"):
+        flower.Nodes(nodes.grid, run, 2.0, {"scan": "10"})
+    words = ["flower", "FedAvg", "--data", "mini_digits", "--out", tmp_path / "app"]
+    assert cli.call([*words, "--node", "scans=10", "--node", "printed=99"]) == 0
+    config = tomllib.loads((tmp_path / "app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert json.loads(config["nodes"]) == {"scans": "10", "printed": "99"}
+    assert cli.call([*words, "--node", "scans"]) == 2
+
+
+def test_what_a_node_keeps_is_its_owners_alone(here):
+    run = run_of("FedBN", rounds=1)
+    nodes, folder = here(run)
+    trained(nodes, run, folder / "there")
+    kept = [place for d in DOMAINS for place in (folder / d).iterdir()]
+    assert len(kept) == 4 and {place.stat().st_mode & 0o777 for place in kept} == {0o700}
+
+
 def without(run, folder, absent):
     """The rounds of a run in this process in which some clients' trainings (round, domain) do not arrive."""
     federation = federate(run.data, run.seed)
@@ -511,7 +540,7 @@ class Machines:
     patience = 240.0    # seconds for an answer; shorter where six runs at once have shown how fast this machine is
 
     def __init__(self, folder: Path):
-        self.folder, self.running = folder, {}
+        self.folder, self.running, self.numbers = folder, {}, {}
         self.fleet, self.control, self.server = free_ports(3)
         self.own = dict(zip([*DOMAINS, "stranger"], free_ports(5)))
         for name in ("server", *self.own):
@@ -527,7 +556,8 @@ class Machines:
         self.link()
         for name in DOMAINS:
             key = folder / name / "node.key.pub"
-            self.do("server", commands("cmd-register", **{"node.key.pub": key}), tries=20)
+            printed = self.do("server", commands("cmd-register", **{"node.key.pub": key}), tries=20)
+            self.numbers[name] = re.search(r"SuperNode\s+(\d+)", printed)[1]
             self.node(name)
 
     def environment(self, name: str) -> dict:
@@ -641,7 +671,8 @@ def test_six_methods_over_tls_with_registered_nodes_equal_one_process(machines, 
         federation.app(f"{name} {words}", name)
         federation.run(name)
     behind = f"FedProx {RUNS['FedAvg']}"
-    federation.app(f"{behind} --secure", "masked")
+    own = " ".join(f"--node {domain}={number}" for domain, number in federation.numbers.items())
+    federation.app(f"{behind} --secure {own}", "masked")
     federation.run("masked")
     runs = {name: planned(f"{name} {words}") for name, words in RUNS.items()}
     alone = {name: records.read_record(loop.train(run, tmp_path)) for name, run in runs.items()}

@@ -279,7 +279,7 @@ def tries(frame, columns: int = 3):
             ax.plot(here.lr, here.accuracy, color=ink, marker="o" if mark == "given" else "*", markersize=size,
                     fillstyle="none" if mark == "given" else "full", linestyle="none", label=what)
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(numticks=5))
+        ax.xaxis.set_major_locator(LogLocator(numticks=4))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_title(name, fontsize=9)
         ax.grid(True)

@@ -410,6 +410,17 @@ def test_what_others_wrote_is_used_by_its_commit(path):
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", name) for name in used), used
 
 
+def test_a_release_is_made_by_files_whose_hashes_are_known():
+    made = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    tools = (ROOT / ".github/release.txt").read_text(encoding="utf-8")
+    assert "uv pip install --require-hashes -r .github/release.txt" in made
+    assert not re.search(r"uvx|pipx|pip install (?!--req)", made)
+    wanted = re.split(r"\n(?=[a-z])", tools.split("cyclonedx-bom\n", 1)[1])
+    pinned = re.compile(r"[a-z0-9.-]+(\[\w+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}", re.S)
+    assert len(wanted) > 20 and [w for w in wanted if not pinned.match(w)] == []
+
+
+
 @pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, ROOT / "README.md"], ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_nothing_is_promised_for_later(path):
     assert not re.search(r"coming soon|under construction|\bTODO\b|\bTBD\b", path.read_text(encoding="utf-8"), re.I)

@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 TABLES ?= i2pfl/table2
-# Seeds that `make reproduce` trains again; FRESH=0,1,2 trains all of the mini tables.
+# Seeds that `make reproduce` trains again; FRESH=0,1,2 trains all of the mini tables. Records whose first round it trains again.
 FRESH ?= 0
+DRAW ?= 5
 EXTRAS ?= test,book,clip,flower
 
 PY := $(VENV)/bin/python
@@ -34,8 +35,9 @@ help: ## show this list
 	@echo "  make batch TABLE=i2pfl/table2 PROFILE=lite WHERE=laptop|gpu|slurm JOBS=4 TARGET=records|pages|book"
 	@echo "  Another Python or place for the environment: make test PYTHON=python3.12 VENV=/path/to/venv"
 
-reproduce: $(STAMP).trained ## train a mini table from scratch, show it beside the committed one, build the book
+reproduce: $(STAMP).trained ## train a mini table from scratch and drawn records' first rounds, show them beside the committed ones, build the book
 	@for table in $(TABLES); do $(PY) -m fedlib check $(RESULTS) --table $$table || exit $$?; done
+	@$(STEP) "Train records drawn today again" --show '^results/|^  round' -- $(PY) -m fedlib verify results --draw $(DRAW)
 	@$(STEP) "Execute the notebooks and build the book" -- $(PY) book/build.py
 	@echo "Executed notebooks:  build/book/notebooks"
 	@echo "The book:            build/book/_build/html/index.html"
@@ -46,9 +48,10 @@ test: $(INSTALLED) ## check the style, run the quick tests, execute the pages th
 
 # In the order of the files: else those with few tests come last, and the pretended GPU's two take minutes on one core.
 PART ?= tests notebooks
+WITHIN ?=
 test-all: $(INSTALLED) ## run every test, and every cell of every notebook; PART=notebooks: only these
 	@$(STEP) "Style" -- $(PY) -m ruff check .
-	@$(PYTEST) --dist loadscope --no-loadscope-reorder $(PART) --nbval-lax --nbval-current-env
+	@$(PYTEST) --dist loadscope --no-loadscope-reorder $(if $(WITHIN),--within $(WITHIN)) $(PART) --nbval-lax --nbval-current-env
 
 check-book: $(INSTALLED) ## look at every page of the built book in headless Chromium
 	@$(LOOK)

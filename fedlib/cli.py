@@ -1,4 +1,5 @@
 """The command line: what there is, data, single runs, tables, status, measurements. `fedlib -h` lists the commands."""
+import datetime
 import json
 import os
 import sys
@@ -592,13 +593,16 @@ def check(folder, results, tolerance, table, profile):
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(min=1), help="So many are trained again.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Begin after this .partial of the run.")
+@click.option("--draw", metavar="N", type=click.IntRange(min=1), help="So many of a folder's, other ones each day.")
 @CPU
 @JSON
-def verify(files, rounds, checkpoint, device, as_json):
+def verify(files, rounds, checkpoint, draw, device, as_json):
     """Check records that others made: is the run planned, are the data the same, does a round come out again?"""
     from fedlib.core.machine import check_device
     from fedlib.experiments import verify as verifying
     check_device(device)
-    found = [verifying.verify(file, rounds, checkpoint, device) for file in files]
+    files = [f for folder in files for f in verifying.drawn(folder, draw, datetime.date.today())] if draw else files
+    known = verifying.plans()
+    found = [verifying.verify(file, rounds, checkpoint, device, known) for file in files]
     click.echo(json.dumps(found, indent=1) if as_json else "\n".join(map(verifying.in_words, found)))
     return int(not all(f["trusted"] for f in found))

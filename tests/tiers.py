@@ -1,13 +1,18 @@
 """Which tests `make test` runs: those that are quick, and of the slow ones a representative of each family.
 
     pytest --quick                      leave the slow ones out (`make test`; `make test-all` runs everything)
+    pytest --within 30                  slow ones that begin later than so many minutes are skipped, and say so (CI)
     pytest --measure tests/durations.json     write down how long each test took, where it was more than LIMIT
 
 A test is slow by what was measured, never by where it stands. Of slow tests that run for every method those of one
 method of each kind stay.
 """
 import json
+import os
+import time
 from pathlib import Path
+
+import pytest
 
 LIMIT = 0.7         # seconds on a quiet core
 FILE = Path(__file__).with_name("durations.json")
@@ -43,6 +48,7 @@ class Measured:
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="only quick tests, and one slow one of each family")
+    parser.addoption("--within", type=float, help="minutes after which no slow test begins")
     parser.addoption("--measure", type=Path, help="write the durations of slow tests to this file")
 
 
@@ -50,6 +56,8 @@ def pytest_configure(config):
     if config.getoption("--nbval-lax", False):      # its kernels are forks, as in the book's build
         import forks
         forks.ready(1, 1200)
+    if config.getoption("--within") is not None:    # xdist's workers inherit it
+        os.environ.setdefault("FEDLIB_TESTS_BEGAN", str(time.time()))
     if config.getoption("--measure") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measured(config.getoption("--measure")))
 
@@ -60,3 +68,10 @@ def pytest_collection_modifyitems(config, items):
         kept = [i for i in items if stays(i, seconds)]
         config.hook.pytest_deselected(items=[i for i in items if i not in set(kept)])
         items[:] = kept
+
+
+def pytest_runtest_setup(item):
+    minutes = item.config.getoption("--within")
+    if minutes is not None and time.time() > float(os.environ["FEDLIB_TESTS_BEGAN"]) + 60 * minutes:
+        if not stays(item, measured()):
+            pytest.skip("slow, and the time for slow tests was over")

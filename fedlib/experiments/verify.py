@@ -3,29 +3,36 @@
 A record says what was asked, so whoever holds the data can ask the same again: from the start its first rounds, or from
 a checkpoint that its maker sends along the rounds after that. What is not trained again is not verified.
 """
+import datetime
+import json
 import math
+import random
+from collections import defaultdict
 from pathlib import Path
 
 from fedlib.core import machine
 from fedlib.core.errors import UserError
+from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import records
 from fedlib.engine.checkpoint import resume
 from fedlib.engine.evaluate import stalled
 from fedlib.engine.loop import Simulation
-from fedlib.engine.run import Run, planned
+from fedlib.engine.run import planned
 from fedlib.experiments import tables, tune
 
 POINTS, SHARE = 5.0, 0.05       # what another processor may change: the mean accuracy, and part of the training loss
+SHORT = 10.0                    # seconds of a round, of the records that are drawn
 
 
-def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: str = "cpu") -> dict:
+def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: str = "cpu",
+           known: dict | None = None) -> dict:
     """{"record", "planned": tables that plan the run, "data": are they the same, "rounds": [{"round", "acc", "again",
     "loss", "loss_again", "equal", "close"}], "whole": are all rounds there, "trusted"}: a record beside its rounds
     trained again.
 
     trusted: planned, whole, of the same data, and every round close: the mean of whatever it measured in percent within
-    POINTS, the training loss within SHARE. The rounds are the first, or those after the checkpoint. UserError: no
-    record, or not of this version.
+    POINTS, the training loss within SHARE. The rounds are the first, or those after the checkpoint. known: `plans()`,
+    which takes seconds. UserError: no record, or not of this version.
     """
     record = records.read_record(path)
     try:
@@ -48,22 +55,48 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
     again = records.tested(simulation.rounds)
     compared = [beside(old, new) for old, new in zip(record["rounds"][first:], again[first:])]
     data = made.get("data", {}).get("digest") == simulation.federation.about["digest"]
-    where, end = planned_in(run), record["rounds"]
+    where, end = (plans() if known is None else known).get(run.digest, []), record["rounds"]
     whole = end[-1]["round"] == run.protocol.rounds or stalled(end, run.protocol)
     return {"record": str(path), "planned": where, "data": data, "whole": whole, "rounds": compared,
             "hardware": made.get("hardware", "unknown"), "here": machine.described(device)["hardware"],
             "trusted": bool(where and data and whole and compared and all(r["close"] for r in compared))}
 
 
-def planned_in(run: Run) -> list[str]:
-    """'i2pfl/table2 lite': where the run is planned, in a row, as a try or as the constant answer."""
-    found = []
+def drawn(folder: Path, number: int, day: datetime.date) -> list[Path]:
+    """So many records below the folder, other ones each day: with short rounds, of data that are prepared here.
+
+    UserError: there is none.
+    """
+    here = {json.loads(path.read_text()).get("digest") for path in prepare.folder().glob("*.json")} - {None}
+    every = sorted(folder.glob("*/*.json"))
+    random.Random(day.isoformat()).shuffle(every)
+    found = (path for path in every if can_be_trained(records.read_record(path), here))
+    some = [path for path, _ in zip(found, range(number))]
+    if not some:
+        raise UserError(f"no record in {folder} is of data that are prepared here")
+    return some
+
+
+def can_be_trained(record: dict, here: set[str]) -> bool:
+    """Is a round of it short, and are its data, and the features that it wants, among the digests that are here?"""
+    data, rounds = record["run"]["data"], len(record["rounds"])
+    if record["made"].get("data", {}).get("digest") not in here or record["made"]["seconds"] > SHORT * rounds:
+        return False
+    try:
+        return not data.get("encoder") or bool(
+            feature_cache.load_features(data["name"], data.get("size") or None, data["encoder"]))
+    except UserError:
+        return False
+
+
+def plans() -> dict[str, list[str]]:
+    """{digest: ['i2pfl/table2 lite']}: where each run is planned, in a row, as a try or as the constant answer."""
+    found = defaultdict(list)
     for table in map(tables.load_table, tables.idents()):
         for profile in tables.PROFILES:
-            every = table.runs(profile) + table.references(profile)
-            every += tune.tries(table, profile) if run.data.tuning else []
-            if any(p.run.digest == run.digest for p in every):
-                found.append(f"{table.id} {profile}")
+            every = [*table.runs(profile), *table.references(profile), *tune.tries(table, profile)]
+            for digest in {p.run.digest for p in every}:
+                found[digest].append(f"{table.id} {profile}")
     return found
 
 

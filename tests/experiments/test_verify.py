@@ -1,4 +1,5 @@
 """A record from elsewhere is trusted when its run is planned, its data are ours, and a round comes out again."""
+import datetime
 import json
 
 import pytest
@@ -7,7 +8,7 @@ from conftest import interrupted
 
 from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
-from fedlib.engine.run import plan
+from fedlib.engine.run import plan, planned
 from fedlib.experiments import tables, verify
 
 
@@ -42,6 +43,25 @@ def test_an_honest_record_is_trusted(given, fedlib):
     assert [(r["round"], r["equal"]) for r in found["rounds"]] == [(1, True), (2, True)]
     code, out, _ = fedlib("verify", path)
     assert code == 0 and "what was trained again agrees" in out and "round 1:" in out
+
+
+def test_records_are_drawn_by_the_day(given, tmp_path, fedlib):
+    """Those with long rounds, and those of other data, are left out."""
+    path, first = given(), datetime.date(2026, 1, 1)
+    record = records.read_record(path)
+    run = record["run"]
+    for seed in range(1, 9):
+        other = planned(run | {"seed": seed})
+        change = {7: {"seconds": 1e6}, 8: {"data": {"digest": "0" * 64}}}.get(seed, {})
+        records.write_record(other.path(tmp_path), record | {"run": other.spec, "made": record["made"] | change})
+    every = verify.drawn(tmp_path, 99, first)
+    assert len(every) == 7 and len({*every}) == 7
+    assert verify.drawn(tmp_path, 3, first) == every[:3]
+    assert any(verify.drawn(tmp_path, 3, first + datetime.timedelta(days)) != every[:3] for days in range(1, 9))
+    code, out, _ = fedlib("verify", tmp_path, "--draw", 1)
+    assert out.count("round 1:") == 1 and code == ("NOT" in out)
+    with pytest.raises(UserError, match="is of data that are prepared here"):
+        verify.drawn(tmp_path / "none", 3, first)
 
 
 @pytest.mark.parametrize("change", [

@@ -173,6 +173,7 @@ MEANS = {"APFL", "Constant", "DPFedAvg", "Ditto", "FACMIC", "FFALoRA", "FedALA",
          "LGFedAvg", "LoRA", "Local", "MOON", "PerFedAvg", "PromptFL", "ZeroShot", "pFedMe"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_a_method_gives_about_the_same_behind_masks_or_says_that_it_cannot(name, here):
     """The same message goes down in the second round, but for what was rounded."""

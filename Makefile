@@ -46,12 +46,13 @@ test: $(INSTALLED) ## check the style, run the quick tests, execute the pages th
 	@$(STEP) "Style" -- $(PY) -m ruff check .
 	@$(PYTEST) --dist worksteal --quick tests
 
-# In the order of the files: else those with few tests come last, and the pretended GPU's two take minutes on one core.
+# A test goes to whichever core is free, a notebook's cells to one. WITHIN: minutes after which no slow test begins.
 PART ?= tests notebooks
 WITHIN ?=
 test-all: $(INSTALLED) ## run every test, and every cell of every notebook; PART=notebooks: only these
 	@$(STEP) "Style" -- $(PY) -m ruff check .
-	@$(PYTEST) --dist loadscope --no-loadscope-reorder $(if $(WITHIN),--within $(WITHIN)) $(PART) --nbval-lax --nbval-current-env
+	$(if $(filter-out notebooks%,$(PART)),@$(PYTEST) --dist load --maxschedchunk 1 $(WITHIN:%=--within %) $(filter-out notebooks%,$(PART)))
+	$(if $(filter notebooks%,$(PART)),@$(PYTEST) --dist loadscope --nbval-lax --nbval-current-env $(filter notebooks%,$(PART)))
 
 check-book: $(INSTALLED) ## look at every page of the built book in headless Chromium
 	@$(LOOK)

@@ -1,14 +1,17 @@
 """Which tests `make test` runs: those that are quick, and of the slow ones a representative of each family.
 
     pytest --quick                      leave the slow ones out (`make test`; `make test-all` runs everything)
-    pytest --within 30                  slow ones that begin later than so many minutes are skipped, and say so (CI)
+    pytest --within 30                  the quick ones first, then the slow, other files first each day; of these none
+                                        begins later than after so many minutes: it is skipped, and says so (CI)
     pytest --measure tests/durations.json     write down how long each test took, where it was more than LIMIT
 
 A test is slow by what was measured, never by where it stands. Of slow tests that run for every method those of one
 method of each kind stay.
 """
+import functools
 import json
 import os
+import random
 import time
 from pathlib import Path
 
@@ -19,12 +22,13 @@ FILE = Path(__file__).with_name("durations.json")
 ONE_OF_EACH = {"FedAvg", "MOON", "FedRep", "Ditto", "FedAdam", "I2PFL", "FedPall", "MPFT", "FedDTR", "FedDEAP"}
 
 
+@functools.cache
 def measured() -> dict[str, float]:
     return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def stays(item, seconds: dict[str, float]) -> bool:
-    """Does the test run in `make test`?"""
+    """Is the test quick, or a representative?"""
     if seconds.get(item.nodeid, 0) <= LIMIT:
         return item.get_closest_marker("slow") is None
     given = getattr(item, "callspec", None)
@@ -56,22 +60,30 @@ def pytest_configure(config):
     if config.getoption("--nbval-lax", False):      # its kernels are forks, as in the book's build
         import forks
         forks.ready(1, 1200)
-    if config.getoption("--within") is not None:    # xdist's workers inherit it
+    if config.getoption("--within") is not None:
         os.environ.setdefault("FEDLIB_TESTS_BEGAN", str(time.time()))
     if config.getoption("--measure") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measured(config.getoption("--measure")))
 
 
 def pytest_collection_modifyitems(config, items):
+    seconds = measured()
     if config.getoption("--quick"):
-        seconds = measured()
         kept = [i for i in items if stays(i, seconds)]
         config.hook.pytest_deselected(items=[i for i in items if i not in set(kept)])
         items[:] = kept
+    if config.getoption("--within") is not None:
+        files = sorted({i.path for i in items})
+        random.Random(int(began() // 86400)).shuffle(files)
+        items.sort(key=lambda i: (0, 0) if stays(i, seconds) else (1, files.index(i.path)))
+
+
+def began() -> float:
+    """When the session that is led began: its workers inherit it."""
+    return float(os.environ["FEDLIB_TESTS_BEGAN"])
 
 
 def pytest_runtest_setup(item):
     minutes = item.config.getoption("--within")
-    if minutes is not None and time.time() > float(os.environ["FEDLIB_TESTS_BEGAN"]) + 60 * minutes:
-        if not stays(item, measured()):
-            pytest.skip("slow, and the time for slow tests was over")
+    if minutes is not None and time.time() > began() + 60 * minutes and not stays(item, measured()):
+        pytest.skip("slow, and the time for slow tests was over")

@@ -52,11 +52,21 @@ def run_digest(spec: dict) -> str:
 
 
 def plan(method: str, values: dict, data: dict, net: dict, protocol: dict, seed: int) -> Run:
-    """A run from plain dicts; UserError on anything unknown or impossible."""
-    protocol = settings.make(Protocol, protocol, "the protocol")
-    made = make(method, values, protocol)
-    return Run(method, settings.spec(made), settings.make(Data, data, "the data"), settings.make(Arch, net, "the net"),
-               protocol, settings.convert(int, seed, "seed"))
+    """A run from plain dicts; UserError on anything unknown or impossible.
+
+    What was asked before is given again: a page plans each run of a table dozens of times.
+    """
+    kind = METHODS.get(method)
+    asked = kind, getattr(kind, "version", None), repr((method, values, data, net, protocol, seed))
+    if asked not in _planned:
+        protocol = settings.make(Protocol, protocol, "the protocol")
+        made = make(method, values, protocol)
+        _planned[asked] = Run(method, settings.spec(made), settings.make(Data, data, "the data"),
+                              settings.make(Arch, net, "the net"), protocol, settings.convert(int, seed, "seed"))
+    return _planned[asked]
+
+
+_planned: dict[tuple, Run] = {}
 
 
 def planned(spec: dict) -> Run:

@@ -1,11 +1,13 @@
 """What a method costs in a round: bytes of real messages, and passes through the net, counted in a tiny federation."""
 import torch
 
+from fedlib.core import settings
 from fedlib.core.federation import Client, Federation, Split
 from fedlib.core.params import flatten, nbytes
 from fedlib.core.seeds import generator
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
+from fedlib.methods import METHODS
 from fedlib.models.nets import Arch
 
 BEFORE = 2      # rounds before the counted one: messages can depend on what was exchanged, and on having trained
@@ -22,8 +24,9 @@ def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, valu
     of 10.
     """
     protocol = {"rounds": BEFORE + 1, "batch": BATCH}
+    brief = {"server_epochs": 1} if "server_epochs" in settings.fields(METHODS[method]) else {}    # changes no byte
     data = {"name": "random"} | ({"encoder": "mini_clip"} if arch.head == "prompts" else {})
-    run = plan(method, values or {}, data, vars(arch), protocol, 0)
+    run = plan(method, (values or {}) | brief, data, vars(arch), protocol, 0)
     sizes = [2 * BATCH] + [2] * (clients - 1)       # what the others hold does not matter
     tiny = Simulation(run, made_up(sizes, classes, shape, head=arch.head in ("frozen", "own")))
     for _ in range(BEFORE):

@@ -45,6 +45,13 @@ def test_the_tries_of_each_row_and_what_they_chose(page):
     assert figure.axes[0].get_xscale() == "log"
 
 
+def test_a_rate_at_the_end_of_the_grid_says_so(page):
+    small_paper.fill(page.results, tune.tries(page.table, "mini"), lambda p: 100 * p.run.protocol.lr)
+    tune.keep(page.table, tune.choose(page.table, "mini", page.results))
+    chosen = tuning.choices(Page("small/t", "mini"), "b").chosen
+    assert list(chosen) == ["rate 0.5, the end of the grid", "rate 0.15, the end of the grid, weight 0.01"]
+
+
 def test_a_verdict_that_tuning_turns(page):
     line, = tuning.verdicts(page).to_dict("records")
     assert line == {"says": "FedProx is above FedAvg.", "as given": "supported (+10.0 ± 0.0)",

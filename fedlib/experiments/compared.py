@@ -8,7 +8,7 @@ from fedlib.core.errors import UserError, pick
 from fedlib.engine import records
 from fedlib.engine.run import Run, planned
 from fedlib.experiments.statistics import interval
-from fedlib.experiments.tables import PRINTED, Planned, Table, values
+from fedlib.experiments.tables import CONSTANT, PRINTED, Planned, Table, values
 
 PROFILE = "mini"        # the word under which such a table has its runs; it has no other
 
@@ -22,7 +22,7 @@ class Compared(Table):
         return [p for p in self.made if seeds is None or p.seed in seeds]
 
     def references(self, profile: str, seeds=None) -> list[Planned]:
-        return []       # a record of Constant among the runs is a row as others
+        return [p._replace(row=CONSTANT) for p in self.runs(profile, seeds) if p.run.method == "Constant"]
 
 
 def of_records(files: list[Path], select: str = "last") -> tuple[Compared, Path]:

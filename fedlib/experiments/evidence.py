@@ -63,17 +63,22 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
 
 def faults(rows: list[dict]) -> list[str]:
     """Why runs are no evidence, in words, a sentence for each kind of fault; rows: lines of `of_rows`."""
-    def named(what, some):
-        return [f"{what}: {', '.join(some)}"] if some else []
+    untuned = [r["row"] for r in rows if not r["tuned"]]
+    return unfinished(rows) + (["no row is tuned"] if len(untuned) == len(rows) > 1 else named("not tuned", untuned))
 
+
+def unfinished(rows: list[dict]) -> list[str]:
+    """Those of the faults that lie in the training."""
     found = named("diverged on the way", [f"{r['row']} (a training loss of {r['loss']:.0e})" for r in rows
                                           if r["diverged"]])
-    if any(r["above"] != r["above"] for r in rows):
+    if any(pd.isna(r["above"]) for r in rows):
         found.append("the constant answer was not run")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
     rising = [r for r in rows if not r["settled"]]
     most = max((r["rise"] for r in rising), default=0)
-    found += named(f"still rising, by up to {most:.1f} points in the last fifth of the rounds",
-                   [r["row"] for r in rising])
-    untuned = [r["row"] for r in rows if not r["tuned"]]
-    return found + (["no row is tuned"] if len(untuned) == len(rows) > 1 else named("not tuned", untuned))
+    return found + named(f"still rising, by up to {most:.1f} points in the last fifth of the rounds",
+                         [r["row"] for r in rising])
+
+
+def named(what: str, some: list[str]) -> list[str]:
+    return [f"{what}: {', '.join(some)}"] if some else []

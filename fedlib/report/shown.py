@@ -93,15 +93,15 @@ def draw_curves(table: tables.Table, results: Path, picture: Path):
 
 def compared_text(table: tables.Table, found: dict) -> str:
     """The same for a reader."""
-    cells = frame_of(found["cells"])
+    cells, trained = frame_of(found["cells"]), {r["name"] for r in table.rows if r["method"] != "Constant"}
     lines = ["accuracy in %, ± half of the 95 % interval, n seeds"]
     for block in table.blocks:
         lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
         lines += [f"  {d['row']} minus {d['to']}: {d['mean']:+.2f}"
                   + ("" if d["half"] is None else f" ± {d['half']:.2f}") + f", n = {d['n']}"
                   for d in found["differences"] if d["block"] == block]
-        rising = [r["row"] for r in found["rows"] if (r["block"], r["setting"]) == (block, "avg") and not r["settled"]]
-        lines += [f"  still rising at the end: {', '.join(rising)}"] if rising else []
+        mean = [r for r in found["rows"] if (r["block"], r["setting"]) == (block, "avg") and r["row"] in trained]
+        lines += [f"  {fault}" for fault in evidence.unfinished(mean)]
     return "\n".join(lines)
 
 

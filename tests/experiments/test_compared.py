@@ -46,6 +46,21 @@ def test_rows_are_what_differs_and_differences_are_paired_by_seed(runs):
     assert shown.compared([runs], to="FedProx, mu = 1")[1]["differences"][0]["mean"] == -20.0
 
 
+def test_what_the_training_lacks_is_said(runs):
+    """The constant answer is whatever record of Constant is there."""
+    assert "  the constant answer was not run" in shown.compared_text(*shown.compared([runs]))
+    for seed in range(3):
+        kept(runs, "Constant", seed, (52 + seed, 62 + seed))
+    path = kept(runs, "FedProx", 2, (55, 65))
+    record = records.read_record(path)
+    record["rounds"][0]["train_loss"] = 1e9
+    records.write_record(path, record)
+    told = shown.compared_text(*shown.compared([runs], to="Constant")).splitlines()
+    assert "  diverged on the way: FedProx, mu = 0.01 (a training loss of 1e+09)" in told
+    assert "  not above the constant answer: FedAvg, FedProx, mu = 0.01" in told
+    assert "  Constant minus" not in "\n".join(told) and "  the constant answer was not run" not in told
+
+
 def test_another_rate_is_another_row_and_other_data_another_block(runs):
     kept(runs, "FedAvg", 0, (40, 40), lr=0.5)
     kept(runs, "FedAvg", 0, (30, 30), data=DATA | {"fraction": 0.25})

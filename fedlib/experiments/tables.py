@@ -213,12 +213,20 @@ def tuned_file(ident: str) -> Path:
 
 
 def tuned_settings(path: Path | None = None) -> dict:
-    """{table: {"block.profile": {row: CHOICE}}} that were chosen; UserError: the file holds something else."""
+    """{table: {"block.profile": {row: CHOICE}}} that were chosen, for reading only; UserError: the file holds something
+    else.
+    """
     path = path or Path(str(PAPERS)) / TUNED
     try:
-        return schema.check(schema.parsed(path.read_text()), {str: {str: {str: CHOICE}}}) if path.is_file() else {}
+        return checked_choices(path.read_text()) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise UserError(f"{path} does not say what was chosen ({error})") from error
+
+
+@functools.lru_cache(8)
+def checked_choices(text: str) -> dict:
+    """What `tuned_settings` gives. ValueError: it is something else."""
+    return schema.check(schema.parsed(text), {str: {str: {str: CHOICE}}})
 
 
 def tuned_rows(rows: list[dict], chosen: dict) -> list[dict]:

@@ -7,6 +7,7 @@ given. It stays unless another is better with every seed and by WORTH points in 
 add noise. Of those that are, the best mean wins. Tries are records as others: they resume and can be looked at.
 Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of methods with their model selection.
 """
+import copy
 import json
 from itertools import product
 from pathlib import Path
@@ -149,7 +150,8 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
 def keep(table: Table, chosen: dict, path: Path | None = None):
     """Write what was chosen where `load_table` finds it."""
     path = path or tables.tuned_file(table.id)
-    every, known = tables.tuned_settings(path), tables.tuned_settings(path)
+    known = tables.tuned_settings(path)
+    every = copy.deepcopy(known)
     for place, rows in chosen.items():
         every.setdefault(table.id, {}).setdefault(place, {}).update(rows)
     if every != known:

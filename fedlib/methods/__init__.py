@@ -10,6 +10,7 @@ from fedlib.methods import (  # noqa: F401
     features,
     label_skew,
     low_rank,
+    own_heads,
     personal,
     private,
     prompts,

@@ -370,12 +370,14 @@ def tune(method, client):
     fit_part(method, dataclasses.replace(client, round=0, scratch={}), method.tunes, method.tune_epochs)
 
 
-def fit_part(method, client, part: str, epochs: int):
-    """Train the client's "body", "head" or "net". The rest has no gradient, so that the optimiser passes it by."""
+def fit_part(method, client, part: str, epochs: int, loss=None):
+    """Train the client's "body", "head" or "net", by a loss or the method's. The rest has no gradient, so that the
+    optimiser passes it by.
+    """
     net = client.net
     fixed = {"body": net.head, "head": net.body, "net": nn.Identity()}[part].requires_grad_(False)
     if any(p.requires_grad for p in net.parameters()):      # the net "linear" has no body
-        method.fit(net, client, method.loss, epochs)
+        method.fit(net, client, loss or method.loss, epochs)
     fixed.requires_grad_(True)
 
 

@@ -14,6 +14,13 @@ EMPTY = "No records in this profile yet."
 LEFT = {"text-align": "left", "white-space": "normal"}
 
 
+def sides(leads, base: str) -> str:
+    """Of lines with row, mean and half: in words, whose lead over a base is beyond its interval, above and below."""
+    ends = ((leads[sign * leads["mean"] > leads.half], word) for sign, word in ((1, "above"), (-1, "below")))
+    return f"Beyond the interval of the lead over {base}: " + "; ".join(
+        f"{word} {', '.join(some.row.str.removesuffix(', tuned')) or 'none'}" for some, word in ends)
+
+
 def joined(frames) -> pd.DataFrame:
     """One below the other, without empty ones, whose columns have no types."""
     frames = list(frames)

@@ -3,8 +3,8 @@
     supported      the 95 % interval of the paired difference lies above 0, over every rival
     contradicted   it lies below 0 over one rival, at a level divided by the number of rivals
     undecided      neither, on runs that are evidence
-    not evidence   fewer than three seeds, an interval as wide as the column, or a row that did not learn, did not
-                   settle, diverged or was not tuned: `reason` says which
+    not evidence   fewer than three seeds, an interval as wide as the column, rows that give the same numbers, or a row
+                   that did not learn, did not settle, diverged or was not tuned for this column: `reason` says which
     not run        a row has no record
 
 So where nothing differs, at most 5 % of the claims are called supported or contradicted.
@@ -111,6 +111,8 @@ def decided(gaps: dict) -> tuple[str, str]:
 def faults(found: dict, rows: pd.DataFrame, named: list[str]) -> list[str]:
     """Why a comparison is no evidence, in words. rows: `evidence.of_rows` of its column."""
     reasons = [f"only {found['n']} seed{'s' * (found['n'] > 1)}"] if found["n"] < FEWEST else []
+    if found["mean"] == found["half"] == 0:
+        reasons.append("the rows give the same numbers with every seed: what is compared does nothing here")
     lowest = (rows["mean"] - rows["above"]).min()       # the constant answer's
     span = rows["mean"].max() - min(rows["mean"].min(), lowest if lowest == lowest else float("inf"))
     if found["n"] >= FEWEST and 2 * found["half"] >= span:

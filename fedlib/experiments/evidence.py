@@ -56,7 +56,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
                       "settled": not rising > STILL, "loss": max(losses), "diverged": max(losses) > tables.FAR,
-                      "tuned": table.tuned(row, profile)})
+                      "tuned": table.tuned(row, profile, block, setting)})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
                                         "settled", "loss", "diverged", "tuned"])
 
@@ -64,7 +64,11 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
 def faults(rows: list[dict]) -> list[str]:
     """Why runs are no evidence, in words, a sentence for each kind of fault; rows: lines of `of_rows`."""
     untuned = [r["row"] for r in rows if not r["tuned"]]
-    return unfinished(rows) + (["no row is tuned"] if len(untuned) == len(rows) > 1 else named("not tuned", untuned))
+    elsewhere = [row for row in untuned if tables.is_tuned(row)]
+    if len(untuned) == len(rows) > 1 and not elsewhere:
+        return [*unfinished(rows), "no row is tuned"]
+    return (unfinished(rows) + named("not tuned", [row for row in untuned if row not in elsewhere])
+            + named("tuned for ood, where ind would have chosen another try", elsewhere))
 
 
 def unfinished(rows: list[dict]) -> list[str]:

@@ -18,7 +18,8 @@ PAPERS = resources.files("fedlib") / "papers"
 CONSTANT, COMMON = "constant answer", "one constant answer for all"     # the rows of `Table.references`
 FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
 TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
-CHOICE = {"settings": dict, "protocol": dict, "tries": int, "seeds": [int], "accuracy": float, "given": float}
+CHOICE = {"settings": dict, "protocol": dict, "tries": int, "seeds": [int], "accuracy": float, "given": float,
+          "ind?": bool}             # of a table of transfer, which chooses by ood: does the same try win by ind?
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, fewer rounds or smaller images",
             "paper": "the paper's protocol in full"}
@@ -140,9 +141,11 @@ class Table:
                         made.append(Planned(row, name, seed, run, unseen, (), "", self.id, profile))
         return made
 
-    def tuned(self, row: str, profile: str) -> bool:
-        """Was the row's rate chosen on validation data, or is this the paper's own experiment?"""
-        return profile == "paper" or next(r for r in self.rows if r["name"] == row).get("tuned", False)
+    def tuned(self, row: str, profile: str, block: str = "", setting: str = "") -> bool:
+        """Was the row's rate chosen on validation data, for this column too, or is this the paper's own experiment?"""
+        own = next(r for r in self.rows if r["name"] == row)
+        for_it = setting != "ind" or own.get("chosen", {}).get(f"{block}.{profile}", {}).get("ind", False)
+        return profile == "paper" or own.get("tuned", False) and for_it
 
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "", chosen: dict | None = None) -> Run:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.

@@ -92,12 +92,13 @@ def rounded(value: float) -> float:
 
 
 def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, count: int = TRIES,
-           seeds=SEEDS) -> pd.DataFrame:
+           seeds=SEEDS, by: str = "ood") -> pd.DataFrame:
     """One line for each row and try of a block: block, row, number, lr, weight, n, accuracy (%, on validation samples),
     gain (points).
 
     accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: runs. gain: over
-    the row as it is given, with the seed (and the domain left out) where it is the least.
+    the row as it is given, with the seed (and the domain left out) where it is the least. by: the column that counts in
+    a table of transfer.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
     of = {(p.block, p.row, p.run.digest): record for p, record in tables.records_of(table, profile, results,
@@ -112,7 +113,7 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
             "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": {}})
         if record := of.get((p.block, p.row, p.run.digest)):
             value = tables.select(record, table.select)
-            accuracy = value["ood"] if table.transfer else sum(value.values()) / len(value)
+            accuracy = value[by] if table.transfer else sum(value.values()) / len(value)
             line["values"][p.seed, p.run.data.unseen] = accuracy
     made = []
     for (b, r, n), line in lines.items():
@@ -134,9 +135,12 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
 
     A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
-    accuracy: of the best try; given: of the row as it is.
+    accuracy: of the best try; given: of the row as it is. A table of transfer chooses by ood; its `ind` says whether
+    the same try wins by ind. A net of one's own is a little worse at home where it is best abroad.
     """
-    found, made = scores(table, profile, results, blocks, rows, count, seeds), {}
+    how, made = (table, profile, results, blocks, rows, count, seeds), {}
+    found = scores(*how)
+    at_home = dict(list(scores(*how, "ind").groupby(["block", "row"]))) if table.transfer else {}
     for (block, name), part in found.groupby(["block", "row"], sort=False):
         part = part[part.n > 0]
         if len(part):
@@ -145,6 +149,9 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
             made.setdefault(f"{block}.{profile}", {})[name] = grid(table, row, block, profile, count)[won.number] | {
                 "tries": count, "seeds": list(seeds), "accuracy": round(float(won.accuracy), 4),
                 "given": round(float(part.accuracy[part.number == 0].sum()), 4)}
+            if table.transfer:
+                same = at_home[block, name].query("n > 0")
+                made[f"{block}.{profile}"][name]["ind"] = bool(best(same).number == won.number)
     return made
 
 

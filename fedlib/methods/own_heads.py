@@ -25,14 +25,11 @@ class FedPAC(Prototypes):
     them. Both are of the received body. Then the head trains alone, and after it the body, by F_k + lam mean
     (z - P^y)^2 with P^c the mean over all samples of a class. Xu, Tong and Huang, ICLR 2023, arXiv:2306.11867.
     """
-    lam: float = 1.0                     # 1 in the released code
-    head_epochs: int = 1                 # 1 in the released code; the protocol's epochs are the body's
+    lam: float = 1.0                     # 1 in PFLlib
+    head_epochs: int = 1                 # 1 in PFLlib; the protocol's epochs are the body's
     combine: bool = True                 # False: heads stay, as in FedRep
     limit = dict(lam=0.0, head_epochs=10, combine=False), "FedRep"      # which trains the body for one epoch
-    personal = True
-
-    def private(self, net):
-        return {k for k in net.state_dict() if k.startswith("head.")}
+    personal, private = True, FedPer.private
 
     def setup(self, net):
         super().setup(net)
@@ -81,10 +78,10 @@ class FedAS(FedPer):
 
     f_k estimates the trace of the Fisher information: nets that are still learning weigh most. Before its training and
     before a test a client pulls the features of the received body to the class means that its own last one had, by
-    mean (z - P^y)^2, for `align_epochs`; the authors add up the classes' means, at a rate of 0.01, and test what was
+    mean (z - P^y)^2, for `align_epochs`; PFLlib adds up the classes' means, at a rate of 0.01, and tests what was
     trained last (evaluate = "after"). Yang, Huang and Ye, CVPR 2024 (no preprint).
     """
-    align_epochs: int = 1                # 1 in the released code
+    align_epochs: int = 1                # 1 in PFLlib
     fisher: bool = True                  # False: weights as FedAvg's
     limit = dict(align_epochs=0, fisher=False), "FedPer"
 
@@ -122,7 +119,7 @@ class pFedFDA(FedPer):
     asked; these it sends, and its head is made of them, before a test anew. The authors search two betas by L-BFGS.
     McLaughlin and Su, NeurIPS 2024, arXiv:2411.00329.
     """
-    ridge: float = 1.0                   # 1 in the released code, where the paper adds next to nothing
+    ridge: float = 1.0                   # 1 in the released code, which adds 1e-4 + I
     local_only: bool = False             # True: beta = 1
     limit = "no setting trains the head by steps; with local_only clients share a body alone"
 
@@ -161,7 +158,7 @@ class pFedFDA(FedPer):
 
     def prior(self, client):
         """pi_k `(C,)`, a little for every class."""
-        return F.normalize(shares(client) + 1e-4, 1, 0)
+        return F.normalize(class_shares(client) + 1e-4, 1, 0)
 
     def upload(self, client):
         return super().upload(client) | {k: client.scratch[k] for k in ("means", "cov")}
@@ -177,8 +174,8 @@ class FedCP(FedAvg):
     """CE(H_k(r z) + H(s z), y) + lam MMD(z, z_w), (r, s) = softmax over the two of g(z c / |c|), c the sum of H_k's w.
 
     For each sample the policy g, averaged as the body is, parts every feature between the client's own head H_k and the
-    received H, which stays as it came; z_w: features of the received body. Gumbel noise is added to g in training (the
-    released code adds it in tests too). Up travels (H + H_k) / 2. Zhang et al., KDD 2023, arXiv:2307.01217.
+    received H, which stays as it came; z_w: features of the received body. Gumbel noise is added to g in training (in
+    PFLlib in tests too). Up travels (H + H_k) / 2. Zhang et al., KDD 2023, arXiv:2307.01217.
     """
     lam: float = 1.0                     # 1 in PFLlib
     limit = "a policy has no setting at which it gives everything to one head"
@@ -222,10 +219,10 @@ class GPFL(FedPer):
 
     e `(C, D)`: vectors of the classes; v(z, q) = ReLU((1 + a(q)) z + b(q)), a and b a layer each: both are averaged, as
     the body is. q_k = sum_c pi_kc e_c, pi_k the client's class shares, q the mean of e, both of the received e_0: one
-    body gives features for all and for oneself. |.| is the length over the whole batch, as in the released code, which
+    body gives features for all and for oneself. |.| is the length over the whole batch, as in PFLlib, which
     takes q and q_k from the client's last e in the place of the received. Zhang et al., ICCV 2023, arXiv:2308.10279.
     """
-    lam: float = 1.0                     # PFLlib's; the paper's 1e-4 to 10
+    lam: float = 1.0                     # PFLlib's
     mu: float = 0.0                      # PFLlib's
     limit = "no setting turns the valve into the identity"
 
@@ -238,7 +235,7 @@ class GPFL(FedPer):
         return net
 
     def local(self, client):
-        client.scratch |= {"e": client.net.kinds.weight.detach().clone(), "share": shares(client)}
+        client.scratch |= {"e": client.net.kinds.weight.detach().clone(), "share": class_shares(client)}
         super().local(client)
 
     def loss(self, net, x, y, client):
@@ -251,7 +248,7 @@ class GPFL(FedPer):
                 + self.lam * (common - e[y]).norm() + self.mu / 2 * size)
 
     def predict(self, net, x, client):
-        return net.head(turned(net.valve, net.body(x), shares(client) @ net.kinds.weight))
+        return net.head(turned(net.valve, net.body(x), class_shares(client) @ net.kinds.weight))
 
 
 # the arithmetic
@@ -269,7 +266,7 @@ def fresh(seed: int, net, make):
         return make(net.dim).to(next(net.head.parameters()).device)
 
 
-def shares(client) -> torch.Tensor:
+def class_shares(client) -> torch.Tensor:
     """pi_k `(C,)`: the classes' shares of a client's training samples."""
     counts = client.train.y.bincount(minlength=client.net.head.out_features)
     return counts / counts.sum()

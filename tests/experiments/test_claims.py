@@ -70,11 +70,32 @@ def case(tmp_path, monkeypatch):
     ([50, 51, 53], [60, 61, 62], CONTRADICTED),
     ([60, 61, 62, 50], [59, 62, 60, 51], UNDECIDED),
     ([60, 61, 62], [59, 60, 61], SUPPORTED),                # the same lead on every seed: its interval is one point
-    ([60, 61, 62], [60, 61, 62], UNDECIDED),                # which lies on 0, not above
+    ([60, 61, 62], [60, 62, 61], UNDECIDED),                # which holds 0
     ([50, 50, 50], [50, 50, 50.001], UNDECIDED)])
 def test_verdicts(case, new, x, verdict):
     line = case.fill(new=new, x=x)
     assert (line.verdict, line.reason) == (verdict, "")
+
+
+def test_rows_with_the_same_numbers_answer_nothing(case):
+    """MPFT's threshold never stopped the short runs: three of its values gave one net, and counted as undecided."""
+    line = case.fill(new=[60, 61, 62], x=[60, 61, 62])
+    assert line.verdict == NOT_EVIDENCE and "the same numbers with every seed" in line.reason
+
+
+@pytest.mark.parametrize(("setting", "ind", "verdict"), [("ood", False, UNDECIDED), ("ind", True, UNDECIDED),
+                                                        ("ind", False, NOT_EVIDENCE)])
+def test_a_rate_chosen_for_ood_is_no_evidence_about_ind_unless_ind_chooses_it_too(case, setting, ind, verdict):
+    """FedProto on PACS gave up 3.5 points at home for ood, and a claim about its ind counted as contradicted."""
+    rows = [r | {"chosen": {"b.mini": {"ind": ind or r["name"] != "x"}}} for r in case.table.rows]
+    table = dataclasses.replace(case.table, rows=rows)
+    rows = pd.DataFrame([{"block": "b", "setting": setting, "row": row, "mean": 60.0, "above": 50.0, "learned": True,
+                          "rise": 0.0, "settled": True, "loss": 1.0, "diverged": False,
+                          "tuned": table.tuned(row, "mini", "b", setting)} for row in ("new", "x")])
+    cells = pd.DataFrame([{"block": "b", "setting": setting, "row": row, "seed": s, "value": 60.0 + (s + k) % 3}
+                          for k, row in enumerate(("new", "x")) for s in range(3)])
+    line = claims.judge(dict(block="b", setting=setting, better="new", than=["x"]), cells, rows, table)
+    assert line["verdict"] == verdict
 
 
 def test_an_interval_that_ends_at_zero_does_not_lie_above():

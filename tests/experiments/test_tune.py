@@ -8,6 +8,7 @@ from fedlib.core.errors import UserError
 from fedlib.engine import records
 from fedlib.experiments import batch, tables, tune
 from fedlib.experiments.claims import judge_claims
+from fedlib.experiments.results import results_folder
 from fedlib.report import shown
 
 ROWS = '{ name = "FedAvg" }, { name = "FedProx" }, { name = "off", method = "FedProx", settings = { mu = 0.0 } }'
@@ -129,6 +130,17 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     assert (line.verdict, line["rows"], line["mean"]) == ("contradicted", "tuned", -5.0)
     behind = {r["row"] for r in shown.why(line.id, small)["records"]}
     assert behind == {"FedAvg, tuned", "FedProx, tuned", "constant answer"}
+
+
+def test_a_choice_for_transfer_says_whether_ind_would_choose_the_same():
+    """On PACS Ditto and FedProto, each with a net of its own, are best at home at other rates than abroad."""
+    chosen = tables.tuned_settings()["mpft/table1"]["pacs.lite"]
+    assert {row for row, choice in chosen.items() if not choice["ind"]} == {"Ditto", "FedProto"}
+    table, again = tables.load_table("mpft/table1"), {}
+    for row in ("Ditto", "FedAvg"):
+        how = ["pacs"], [row], chosen[row]["tries"]
+        again |= tune.choose(table, "lite", results_folder(), *how)["pacs.lite"]
+    assert again == {row: chosen[row] for row in again}
 
 
 def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small):

@@ -255,6 +255,8 @@ class Page:
     def show_averages(self, setting: str = "avg"):
         """The blocks' averages, or another of their settings, side by side, printed above ours."""
         part = self.cells[self.cells.setting == setting]
+        if part.empty:
+            return Markdown(text.EMPTY)
         wide = tables.side_by_side(self.table, part, "<br>", setting)
         for block, title in self.titles.items():
             if title in wide and part[part.block == block].printed.isna().all():

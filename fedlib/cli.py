@@ -186,7 +186,7 @@ def features(encoder, name, size, batch, source, device):
 def partition(name, seed, out, picture, store, as_json):
     """List the papers' partitions, or show who holds what in NAME."""
     from fedlib.core.files import write_bytes
-    from fedlib.datasets import named_partitions
+    from fedlib.experiments import named_partitions
     if store:
         absent = named_partitions.store([name] if name else list(named_partitions.all_named()), click.echo)
         return int(bool(absent and name))

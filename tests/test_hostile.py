@@ -29,12 +29,12 @@ from safetensors.torch import save
 from fedlib import cli
 from fedlib.core.errors import UserError
 from fedlib.core.params import flatten
-from fedlib.datasets import feature_cache, named_partitions, prepare, splits
+from fedlib.datasets import feature_cache, prepare, splits
 from fedlib.datasets.partition import Data, federate
 from fedlib.engine import loop, records, stack
 from fedlib.engine.checkpoint import checksum, resume
 from fedlib.engine.loop import Simulation
-from fedlib.experiments import batch, failures, status, tables
+from fedlib.experiments import batch, failures, named_partitions, status, tables
 from fedlib.experiments.claims import judge_claims
 from fedlib.models import encoders, mini_clip
 from fedlib.probes import bench, embeddings, leakage

@@ -39,6 +39,7 @@ class Data:
     dirichlet: float = later(0.0)        # beta: a domain's classes are divided by draws from Dir(beta)
     minimum: int = later(10)             # Dirichlet: samples that every client gets at least
     pathological: int = later(0)         # classes per client (PFLlib's "pat")
+    spread: float = later(0.0)           # lambda: this share of each domain goes to all clients alike (FedDG_Benchmark)
     balanced: bool = later(True)         # pathological: equal shares of a class; else random ones
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
     pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
@@ -46,7 +47,7 @@ class Data:
     encoder: str = later("")             # x are features of this frozen encoder (models.encoders) in the images' place
     head: Literal["", "texts", "plain", "public"] = later("")     # what frozen heads are made of (models.class_heads)
     least: ClassVar[dict] = {"clients": 1, "minimum": 1, "partition_seed": -1}
-    most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1, "tuning": 0.9}
+    most: ClassVar[dict] = {"fraction": 1, "mixed": 0.99, "pool": 1, "tuning": 0.9, "spread": 1}
 
     def __post_init__(self):
         if not re.fullmatch(r"\w{1,60}", self.name, re.ASCII):     # records lie in a folder of this name
@@ -102,7 +103,7 @@ def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[S
     """
     names = _domains(spec, prepared.manifest)
     seed = seed if spec.partition_seed < 0 else spec.partition_seed
-    kinds = [k for k in ("mixed", "chunks", "dirichlet", "pathological") if getattr(spec, k)]
+    kinds = [k for k in ("mixed", "chunks", "dirichlet", "pathological", "spread") if getattr(spec, k)]
     if len(kinds) > 1 or kinds and spec.fraction < 1:
         raise UserError(f"{spec.name}: {' and '.join([*kinds, 'fraction'][:2])} are two ways to divide; name one")
     if spec.mixed and len(names) < 2:
@@ -114,6 +115,8 @@ def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[S
         raise UserError(f"{spec.name}: every domain is unseen, so there are no clients")
     if spec.mixed:
         shares = mixed(spec, {d: parts[d] for d in held}, prepared)
+    elif spec.spread:
+        shares = spread(spec, {d: parts[d] for d in held}, [d for d in held for _ in range(counts[d])], seed)
     else:
         shares = [s for d in held for s in divided(spec, d, parts[d], counts[d], prepared, seed)]
     rule = RULES[spec.split]
@@ -237,6 +240,23 @@ def mixed(spec: Data, parts: dict[str, Parts], prepared) -> list[Share]:
     following = dict(zip(names, names[1:] + names[:1]))
     return [Share(d, *({d: mine, following[d]: others} for mine, others in zip(rest[d], first[following[d]])))
             for d in names]
+
+
+def spread(spec: Data, parts: dict[str, Parts], owners: list[str], seed: int) -> list[Share]:
+    """Of domain d, client k holds lam n_d / K, and (1 - lam) n_d / K_d more where it is one of the K_d clients of d.
+
+    lam = 1: K clients alike; 0, which is left to `divided`: each has its domain alone. A client is tested on its own
+    domain. Bai et al., ICLR 2024, arXiv:2307.04942 (FedDG_Benchmark).
+    """
+    held = [{} for _ in owners]
+    for d, three in parts.items():
+        index = three.train[torch.randperm(len(three.train), generator=generator(seed, "spread", d))]
+        common, own = index.split([round(spec.spread * len(index)), len(index) - round(spec.spread * len(index))])
+        mine = [i for i, owner in enumerate(owners) if owner == d]
+        for i, piece in [*enumerate(common.tensor_split(len(owners))), *zip(mine, own.tensor_split(len(mine)))]:
+            held[i][d] = torch.cat([held[i].get(d, nothing()), piece]).sort().values
+    return [Share(d, {k: index for k, index in h.items() if len(index)}, {d: parts[d].val}, {d: parts[d].test})
+            for d, h in zip(owners, held)]
 
 
 def dirichlet(y: Tensor, clients: int, spec: Data, seed: int) -> list[Tensor]:

@@ -34,7 +34,7 @@ MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": 
         "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs", "GroupDRO": "eta",
         "FedGMA": "tau", "FedSAM": "rho", "FedIIR": "gamma", "FedSR": "l2", "FedLC": "tau", "FedNTD": "beta",
         "FedDecorr": "beta", "FedETF": "scale", "KgCoOp": "lam", "FedPGP": "mu",
-        "FedPAC": "lam", "FedCP": "lam", "GPFL": "lam", "pFedFDA": "ridge"}
+        "FedPAC": "lam", "FedCP": "lam", "GPFL": "lam", "pFedFDA": "ridge", "FedDG": "outer"}
 RATE = {"MPFT": "server_lr", "FedPFT": "server_lr"}     # of methods that train elsewhere than at the clients
 PENALTY = {"Fed3R": "lam", "AFL": "lam", "FedCGS": "lam"}     # and of those that do not train
 MOST = {"FedALA": 1.0, "APFL": 0.99, "FedGMA": 1.0}        # what a weight may be at most

@@ -18,6 +18,7 @@ from fedlib.methods import (  # noqa: F401
     robust,
     server,
     sharing,
+    style,
     unseen,
 )
 from fedlib.methods.base import METHODS, FedAvg, make, method

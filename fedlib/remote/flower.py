@@ -43,7 +43,8 @@ def planned(config: dict) -> Run:
     """The run that an app's configuration describes. UserError: it cannot be had with a client on each machine."""
     run = run_in_words(config["method"], config["data"], config["rounds"], config["seed"], config["set"].split())
     for name, meaning in {"clients": "several clients in a domain", "unseen": "domains without a client",
-                          "mixed": "mixed domains", "head": "heads made of all domains"}.items():
+                          "mixed": "mixed domains", "spread": "spread domains",
+                          "head": "heads made of all domains"}.items():
         if getattr(run.data, name):
             raise UserError(f"{name}: {meaning} cannot be had when every machine holds one domain")
     if run.protocol.cross:

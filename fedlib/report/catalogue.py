@@ -1,10 +1,10 @@
 """The datasets in words: what there is, how it is split and divided, where it is from."""
 import pandas as pd
 
-from fedlib.datasets import named_partitions, prepare
+from fedlib.datasets import prepare
 from fedlib.datasets.registry import DATASETS, built_in, reader_of
 from fedlib.datasets.splits import RULES
-from fedlib.experiments import tables
+from fedlib.experiments import named_partitions, tables
 
 
 def sets() -> pd.DataFrame:

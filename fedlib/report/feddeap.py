@@ -8,9 +8,9 @@ import torch
 from fedlib.core.federation import as_input
 from fedlib.core.losses import cosines
 from fedlib.core.seeds import generator
-from fedlib.datasets import feature_cache, named_partitions, prepare
+from fedlib.datasets import feature_cache, prepare
 from fedlib.engine.loop import Simulation
-from fedlib.experiments import tables
+from fedlib.experiments import named_partitions, tables
 from fedlib.methods import make
 from fedlib.methods.prompts import TEST_BATCH
 from fedlib.models import encoders

@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-from fedlib.datasets import named_partitions, splits
-from fedlib.experiments import statistics, tables
+from fedlib.datasets import splits
+from fedlib.experiments import named_partitions, statistics, tables
 from fedlib.probes import leakage
 from fedlib.report import plots, printed
 from fedlib.report.page import Page

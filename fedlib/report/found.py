@@ -4,7 +4,7 @@ The pages "what we found" have the whole of it, with their tables and figures.
 """
 import pandas as pd
 
-from fedlib.datasets import named_partitions
+from fedlib.experiments import named_partitions
 from fedlib.experiments.claims import DECIDED
 from fedlib.report import feddtr, fedpall, i2pfl, mpft, overview, printed, verdicts
 from fedlib.report.page import Page

@@ -379,7 +379,7 @@ def test_partitions_are_listed_shown_drawn_and_written(fedlib, tmp_path):
 
 
 def test_storing_keeps_what_can_be_drawn(fedlib, tmp_path, monkeypatch):
-    from fedlib.datasets import named_partitions
+    from fedlib.experiments import named_partitions
     monkeypatch.setattr(named_partitions, "FILE", tmp_path / "partitions.json")
     monkeypatch.delenv("FEDLIB_RAW", raising=False)
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))

@@ -182,6 +182,7 @@ kinds = st.sampled_from([
     {"clients": (1, 1)}, {"clients": (2, 3), "fraction": 0.3, "repair": False},
     {"mixed": 0.3}, {"mixed": 0.7}, {"chunks": "disjoint", "clients": (2, 2)},
     {"dirichlet": 0.1, "clients": (3, 2), "minimum": 2}, {"dirichlet": 10.0, "clients": (2, 4), "minimum": 1},
+    {"spread": 0.3, "clients": (2, 3)}, {"spread": 1.0},
     {"pathological": 2, "clients": (2, 2)}, {"pathological": 2, "clients": (2, 2), "balanced": False, "minimum": 1}])
 
 
@@ -195,7 +196,7 @@ def test_every_partition_keeps_apart_what_must_be(domains, kind, seed):
     again, _ = partition(spec, prepared, seed)
     assert partition_digest(again) == partition_digest(shares)
     others = {partition_digest(partition(spec, prepared, s)[0]) for s in range(seed + 1, seed + 6)}
-    if spec.fraction < 1 or spec.dirichlet:
+    if spec.fraction < 1 or spec.dirichlet or spec.spread:
         assert others - {partition_digest(shares)}            # a draw
     elif spec.balanced and kind != {"clients": (1, 1)}:
         assert others == {partition_digest(shares)}           # file order: the same for every seed
@@ -210,7 +211,7 @@ PINNED = [({"clients": (1, 1)}, "ed33d565db0f"), ({"clients": (2, 3), "fraction"
           ({"dirichlet": 0.5, "clients": (3, 2), "minimum": 2}, "0183c7579f08"),
           ({"pathological": 2, "clients": (4, 4)}, "2c1763bde781"),
           ({"pathological": 2, "clients": (4, 4), "balanced": False, "minimum": 1}, "b46ded1a6817"),
-          ({"tuning": 0.3}, "0ba53ca4ddc9")]
+          ({"tuning": 0.3}, "0ba53ca4ddc9"), ({"spread": 0.3, "clients": (2, 3)}, "67a130ef8c84")]
 
 
 @pytest.mark.parametrize("kind, digest", PINNED)
@@ -237,6 +238,16 @@ def test_mixed_by_hand():
     assert [[len(i) for i in s.train.values()] for s in shares] == [[13, 3], [13, 3], [13, 3]]
     own, given_away = shares[0].train["d0"], shares[2].train["d0"]
     assert given_away.tolist() == [0, 1, 16] and not set(own.tolist()) & {0, 1, 16}
+
+
+@pytest.mark.parametrize("lam, counts", [
+    (0.5, [[5 + 7, 5], [4 + 6, 5], [4, 5 + 15]]),       # 13 of 26 and 15 of 30 go to all three, the rest to the own
+    (1.0, [[9, 10], [9, 10], [8, 10]])])
+def test_spread_by_hand(lam, counts):
+    prepared = made_up([[(0, TRAIN)] * 18, [(1, TRAIN)] * 22])      # which adds eight to each
+    shares, _ = partition(Data("any", spread=lam, clients=(2, 1)), prepared, 0)
+    assert [(s.domain, *s.test) for s in shares] == [("d0", "d0"), ("d0", "d0"), ("d1", "d1")]
+    assert [[len(s.train[d]) for d in ("d0", "d1")] for s in shares] == counts
 
 
 def test_pathological_is_pfllibs():
@@ -334,14 +345,15 @@ def test_the_defaults_of_later_fields_stay():
         "initial": False, "least_batch": 2, "cross": False, "cohort": 0, "test_every": 1}
     assert later(Data) == {
         "normalise": "imagenet", "split": "published", "mixed": 0.0, "chunks": "", "dirichlet": 0.0, "minimum": 10,
-        "pathological": 0, "balanced": True, "partition_seed": -1, "pool": 1.0, "tuning": 0.0, "encoder": "",
-        "head": ""}
+        "pathological": 0, "spread": 0.0, "balanced": True, "partition_seed": -1, "pool": 1.0, "tuning": 0.0,
+        "encoder": "", "head": ""}
     assert later(FedAvg) == {"weights": "samples"}
     assert later(Arch) == {"head": "linear", "start": "random", "normalisation": "batch", "tower": "mini_clip"}
 
 
 @pytest.mark.parametrize("changes", [
     {"partition_seed": -2}, {"clients": (0,)}, {"minimum": 0}, {"fraction": 1.01}, {"mixed": 1}, {"pool": 1.01},
+    {"spread": 1.01},
     {"tuning": 0.91}, {"name": "a/b"}, {"name": "a" * 61}, {"rounds": 0}, {"epochs": 0}, {"batch": 0},
     {"participation": 1.01}, {"participation_low": 1.01}, {"momentum": -0.1}])
 def test_a_setting_beyond_its_bounds_is_refused(changes):
@@ -371,6 +383,7 @@ def test_a_setting_at_its_bounds_is_taken():
     ({"split": "mpft"}, "the split 'mpft' is for domainnet, domainnet_10"),
     ({"dirichlet": 0.1}, "dirichlet and fraction are two ways to divide; name one"),
     ({"dirichlet": 0.1, "mixed": 0.3}, "mixed and dirichlet are two ways"),
+    ({"dirichlet": 0.1, "spread": 0.3, "fraction": 1.0}, "dirichlet and spread are two ways"),
     ({"dirichlet": 0.1, "fraction": 1.0, "minimum": 30}, "2 clients cannot have 30 of 50 samples each"),
     ({"pathological": 1, "fraction": 1.0, "clients": (99, 1, 1, 1)}, "class 0 has 5 samples for 10 clients"),
     ({"chunks": "disjoint", "fraction": 1.0, "clients": (9, 1, 1, 1)}, "has 10 training and 0 test samples"),

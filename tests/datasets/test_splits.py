@@ -6,11 +6,12 @@ import torch
 from conftest import needs_raw
 
 from fedlib.core.errors import UserError
-from fedlib.datasets import named_partitions, prepare, splits
+from fedlib.datasets import prepare, splits
 from fedlib.datasets.partition import Data, partition, parts_of
 from fedlib.datasets.prepare import TEST, TRAIN, VAL
 from fedlib.datasets.registry import reader_of
 from fedlib.datasets.splits import RULES, Domain, cut, split, split_digest, where
+from fedlib.experiments import named_partitions
 
 
 def domain(set_="any", name="d", classes=4, train=40, val=0, test=20, names=""):

@@ -34,7 +34,7 @@ def test_which_methods_can_be_stacked():
                                           for k in ("fit", "step"))}
     assert own == {"DBE", "pFedMe", "PerFedAvg", "APFL", "FedSAM"}
     assert set(FITTING) == set(METHOD_NAMES) - own - {"ZeroShot", "PromptFL", "KgCoOp", "FedPGP", "FedAPT", "FedDEAP",
-                                                      "FedSR", "LoRA", "FFALoRA", "LoRAFAIR", "FedCP"}
+                                                      "FedSR", "LoRA", "FFALoRA", "LoRAFAIR", "FedCP", "FedDG"}
     assert not stack.fits(make("FedAvg", {}, Protocol(keep_optimiser=True)))
 
 

@@ -3,9 +3,8 @@ import pandas as pd
 import pytest
 
 from fedlib.core import settings
-from fedlib.datasets import named_partitions
 from fedlib.datasets.partition import Data
-from fedlib.experiments import tables
+from fedlib.experiments import named_partitions, tables
 
 TABLE1 = ["CLIP-zs", "ResNet-full", "ViT-full", "ResNet-tuning", "ViT-tuning", "CLIP-FC", "FedCLIP", "FACMIC",
           "PromptFL", "FedAPT", "FedDEAP"]

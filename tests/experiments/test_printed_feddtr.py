@@ -5,9 +5,8 @@ import pytest
 from conftest import ROOT
 
 from fedlib.core import settings
-from fedlib.datasets import named_partitions
 from fedlib.datasets.partition import Data
-from fedlib.experiments import tables
+from fedlib.experiments import named_partitions, tables
 
 CSV = ROOT / "fedlib/papers" / "feddtr.csv"
 ALL = ["FedAvg", "FedProx", "PerFedAvg", "pFedMe", "FedAMP", "FedPer", "FedRep", "Ditto", "FedFomo", "FedPHP", "FedRoD",

@@ -4,9 +4,8 @@ import pytest
 
 from fedlib.core import settings
 from fedlib.core.errors import UserError
-from fedlib.datasets import named_partitions
 from fedlib.datasets.partition import Data
-from fedlib.experiments import tables
+from fedlib.experiments import named_partitions, tables
 
 BASELINES = ["local", "FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE"]
 ALL = [*BASELINES, "MPFT (Average)", "MPFT (Cluster, rate=0.1)", "MPFT (Cluster, rate=0.3)", "MPFT (Random, rate=0.1)",

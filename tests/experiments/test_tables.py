@@ -46,7 +46,7 @@ CHANGES += [("protocol", k, v) for k, v in dict(
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
-    pathological=2, balanced=False, partition_seed=1, pool=0.5, tuning=0.2,
+    pathological=2, spread=0.5, balanced=False, partition_seed=1, pool=0.5, tuning=0.2,
     encoder="squeezenet1_1", head="public").items()]
 
 

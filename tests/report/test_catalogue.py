@@ -1,8 +1,8 @@
 """The datasets in words, as the page of datasets lists them."""
 from types import SimpleNamespace
 
-from fedlib.datasets import named_partitions
 from fedlib.datasets.registry import DATASETS
+from fedlib.experiments import named_partitions
 from fedlib.report import catalogue
 
 

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from fedlib import METHODS, Page
-from fedlib.datasets import named_partitions
-from fedlib.experiments import tables
+from fedlib.experiments import named_partitions, tables
 from fedlib.experiments.statistics import interval
 from fedlib.report import feddeap, printed, tuning
 

@@ -7,6 +7,7 @@ only matplotlib needs, and gives the figure its text. The same figure gives the 
 import hashlib
 import html
 import re
+from collections import Counter
 
 from traitlets.config import Config
 
@@ -18,6 +19,7 @@ SETTINGS = Config(InlineBackend={
                             "metadata": dict.fromkeys(("Date", "Creator", "Format", "Type"))}})
 RC = {"svg.fonttype": "none", "svg.hashsalt": "fedlib"}         # text as text; names made of the content alone
 LONG = 600          # characters of a path from which a tenth of a point is enough: contours, bands, curves
+OFTEN = 3           # times that a style comes before it is a class
 SCALE = 1.6         # pixels of the page for a point of the figure, where there is room: type as large as the page's
 
 
@@ -34,8 +36,31 @@ def in_page(svg: str, text: str, place: str = "") -> str:
     body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + places[m[2]], body)
     body = re.sub(r">\s+<", "><", body).strip()
     body = re.sub(r'(<g clip-path="[^"]+">)<use[^>]*/></g>(?:\1<use[^>]*/></g>)+', together, body)
+    body = styled_once(unwrapped(body), name)
     return (f'<svg class="plot" role="img" aria-label="{html.escape(text)}" '
             f'viewBox="0 0 {width:.2f} {height:.2f}" width="{SCALE * width:.0f}">{body}</svg>')
+
+
+def unwrapped(body: str) -> str:
+    """Without the groups that say nothing: matplotlib has one around each thing that it draws."""
+    kept, ends = [], []
+    for part in re.split(r"(<g>|<g [^>]*>|</g>)", body):
+        if part.startswith("<g"):
+            ends.append("" if part == "<g>" else "</g>")
+            kept.append(part if ends[-1] else "")
+        else:
+            kept.append(ends.pop() if part == "</g>" else part)
+    return "".join(kept)
+
+
+def styled_once(body: str, name: str) -> str:
+    """Styles of lines and marks that come back often, said once for the figure: a third of many a figure is styles."""
+    seen = Counter(re.findall(r'<(?:path|use) [^>]*style="([^"]+)"', body))
+    known = {style: f"{name}-{i}" for i, style in enumerate(s for s, times in seen.items() if times >= OFTEN)}
+    body = re.sub(r'(<(?:path|use) [^>]*)style="([^"]+)"',
+                  lambda m: f'{m[1]}class="{known[m[2]]}"' if m[2] in known else m[0], body)
+    rules = "".join(f".{given}{{{style}}}" for style, given in known.items())
+    return body + (f"<style>{rules}</style>" if rules else "")
 
 
 def together(points: re.Match) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedlib.experiments import evidence
 from fedlib.experiments.statistics import LEVEL, holm, interval, p_value, seeds_needed
-from fedlib.experiments.tables import Table, given_name, idents, is_tuned, load_table, tuned_name, values
+from fedlib.experiments.tables import Table, given_name, idents, is_tuned, load_table, values
 
 SUPPORTED, CONTRADICTED, UNDECIDED, NOT_EVIDENCE, NOT_RUN = VERDICTS = (
     "supported", "contradicted", "undecided", "not evidence", "not run")
@@ -36,23 +36,25 @@ def judge_claims(table: Table, profile: str, results: Path, rule: str | None = N
     lines = []
     for c in table.claims:
         found = judge(c, cells, rows, table) | {"rows": "as given"}
-        tuned = judge(in_tuned_form(c), cells, rows, table) | {"rows": "tuned"}
+        tuned = judge(in_tuned_form(c, table, profile), cells, rows, table) | {"rows": "tuned"}
         found = tuned if tuned["verdict"] != NOT_RUN else found
         lines.append({k: c[k] for k in ("id", "source", "says")} | found | {"note": c.get("note", "")})
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
-def in_tuned_form(claim: dict) -> dict:
-    """The claim about the tuned rows of the same methods."""
-    return claim | {"better": tuned_name(claim["better"]), "than": [tuned_name(r) for r in claim["than"]]}
+def in_tuned_form(claim: dict, table: Table, profile: str) -> dict:
+    """The claim about the tuned rows of the same methods, tuned for its column; `forms`: of every row."""
+    forms = {r["name"]: table.tuned_form(r["name"], profile, claim["block"], claim["setting"])
+             for r in table.rows if not is_tuned(r["name"])}
+    return claim | {"better": forms[claim["better"]], "than": [forms[r] for r in claim["than"]], "forms": forms}
 
 
 def rivals(claim: dict, table: Table, there) -> list[str]:
     """The rows that a claim names, and those of `there` that are variants of one: MOON's other weight is MOON too."""
-    form, named = is_tuned(claim["better"]), {given_name(r) for r in claim["than"]}
-    variants = [r["name"] for r in table.rows if r["name"] in there and r["name"] != claim["better"]
-                and is_tuned(r["name"]) == form and r.get("printed") in named]
-    return list(dict.fromkeys([*claim["than"], *variants]))
+    forms, named = claim.get("forms", {}), {given_name(r) for r in claim["than"]}
+    variants = [forms.get(r["name"], r["name"]) for r in table.rows
+                if not is_tuned(r["name"]) and r.get("printed") in named]
+    return list(dict.fromkeys([*claim["than"], *(v for v in variants if v in there and v != claim["better"])]))
 
 
 def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) -> dict:

@@ -64,11 +64,9 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
 def faults(rows: list[dict]) -> list[str]:
     """Why runs are no evidence, in words, a sentence for each kind of fault; rows: lines of `of_rows`."""
     untuned = [r["row"] for r in rows if not r["tuned"]]
-    elsewhere = [row for row in untuned if tables.is_tuned(row)]
-    if len(untuned) == len(rows) > 1 and not elsewhere:
+    if len(untuned) == len(rows) > 1:
         return [*unfinished(rows), "no row is tuned"]
-    return (unfinished(rows) + named("not tuned", [row for row in untuned if row not in elsewhere])
-            + named("tuned for ood, where ind would have chosen another try", elsewhere))
+    return unfinished(rows) + named("not tuned", untuned)
 
 
 def unfinished(rows: list[dict]) -> list[str]:

@@ -16,10 +16,11 @@ from fedlib.methods import own_code
 
 PAPERS = resources.files("fedlib") / "papers"
 CONSTANT, COMMON = "constant answer", "one constant answer for all"     # the rows of `Table.references`
+IND = "ind"         # the column of a table of transfer that says how well the clients do at home
 FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
 TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
-CHOICE = {"settings": dict, "protocol": dict, "tries": int, "seeds": [int], "accuracy": float, "given": float,
-          "ind?": bool}             # of a table of transfer, which chooses by ood: does the same try win by ind?
+WON = {"settings": dict, "protocol": dict, "accuracy": float, "given": float}
+CHOICE = WON | {"tries": int, "seeds": [int], "ind?": WON}      # a table of transfer chooses by ood, and by ind
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, fewer rounds or smaller images",
             "paper": "the paper's protocol in full"}
@@ -141,11 +142,17 @@ class Table:
                         made.append(Planned(row, name, seed, run, unseen, (), "", self.id, profile))
         return made
 
-    def tuned(self, row: str, profile: str, block: str = "", setting: str = "") -> bool:
-        """Was the row's rate chosen on validation data, for this column too, or is this the paper's own experiment?"""
+    def tuned(self, row: str, profile: str, block: str, setting: str) -> bool:
+        """Was the row's rate chosen on validation data, for this column, or is this the paper's own experiment?"""
         own = next(r for r in self.rows if r["name"] == row)
-        for_it = setting != "ind" or own.get("chosen", {}).get(f"{block}.{profile}", {}).get("ind", False)
-        return profile == "paper" or own.get("tuned", False) and for_it
+        other = is_tuned(row) and self.tuned_form(given_name(row), profile, block, setting) != row
+        return profile == "paper" or own.get("tuned", False) and not other
+
+    def tuned_form(self, row: str, profile: str, block: str, setting: str = "") -> str:
+        """The name of a row's tuned form for a column: ind has one of its own where it chooses another try than ood."""
+        own = {r["name"]: r["chosen"] for r in self.rows if "chosen" in r}
+        for_ind = tuned_name(row, IND)
+        return for_ind if setting == IND and f"{block}.{profile}" in own.get(for_ind, {}) else tuned_name(row)
 
     def plan(self, row: dict, block: str, profile: str, seed: int, unseen: str = "", chosen: dict | None = None) -> Run:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
@@ -233,29 +240,33 @@ def checked_choices(text: str) -> dict:
 
 
 def tuned_rows(rows: list[dict], chosen: dict) -> list[dict]:
-    """"FedAvg, tuned", ...: the rows that have chosen settings, with them."""
+    """"FedAvg, tuned", ...: the rows that have chosen settings, with them; "FedAvg, tuned for ind" where ind chose
+    others.
+    """
     made = []
     for row in rows:
         mine = {place: of[row["name"]] for place, of in chosen.items() if row["name"] in of}
-        if mine:
-            made.append(row | {"name": tuned_name(row["name"]), "method": row.get("method", row["name"]), "tuned": True,
-                               "printed": row.get("printed", row["name"]), "chosen": mine})
+        other = {place: won[IND] for place, won in mine.items()
+                 if IND in won and any(won[IND][k] != won[k] for k in ("settings", "protocol"))}
+        made += [row | {"name": name, "method": row.get("method", row["name"]), "tuned": True,
+                        "printed": row.get("printed", row["name"]), "chosen": places}
+                 for name, places in ((tuned_name(row["name"]), mine), (tuned_name(row["name"], IND), other)) if places]
     return made
 
 
-def tuned_name(row: str) -> str:
-    """The name of a row's tuned form."""
-    return f"{row}, tuned"
-
-
-def is_tuned(row: str) -> bool:
-    """Is it the name of a tuned form?"""
-    return row.endswith(", tuned")
+def tuned_name(row: str, setting: str = "") -> str:
+    """The name of a row's tuned form; of that for one column: "FedAvg, tuned for ind"."""
+    return f"{row}, tuned" + f" for {setting}" * bool(setting)
 
 
 def given_name(row: str) -> str:
     """The name of the row as it is given."""
-    return row.removesuffix(", tuned")
+    return row.removesuffix(tuned_name("", IND)).removesuffix(tuned_name(""))
+
+
+def is_tuned(row: str) -> bool:
+    """Is it the name of a tuned form?"""
+    return given_name(row) != row
 
 
 def idents() -> list[str]:

@@ -135,24 +135,27 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
 
     A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
-    accuracy: of the best try; given: of the row as it is. A table of transfer chooses by ood; its `ind` says whether
-    the same try wins by ind. A net of one's own is a little worse at home where it is best abroad.
+    accuracy: of the best try; given: of the row as it is. A table of transfer chooses by ood, and its `ind` is what ind
+    would choose: a net of one's own is a little worse at home where it is best abroad.
     """
     how, made = (table, profile, results, blocks, rows, count, seeds), {}
-    found = scores(*how)
-    at_home = dict(list(scores(*how, "ind").groupby(["block", "row"]))) if table.transfer else {}
-    for (block, name), part in found.groupby(["block", "row"], sort=False):
+    at_home = dict(list(scores(*how, tables.IND).groupby(["block", "row"]))) if table.transfer else {}
+    for (block, name), part in scores(*how).groupby(["block", "row"], sort=False):
         part = part[part.n > 0]
         if len(part):
-            won = best(part)
-            row = next(r for r in table.rows if r["name"] == name)
-            made.setdefault(f"{block}.{profile}", {})[name] = grid(table, row, block, profile, count)[won.number] | {
-                "tries": count, "seeds": list(seeds), "accuracy": round(float(won.accuracy), 4),
-                "given": round(float(part.accuracy[part.number == 0].sum()), 4)}
+            tried = grid(table, next(r for r in table.rows if r["name"] == name), block, profile, count)
+            own = won(part, tried) | {"tries": count, "seeds": list(seeds)}
             if table.transfer:
-                same = at_home[block, name].query("n > 0")
-                made[f"{block}.{profile}"][name]["ind"] = bool(best(same).number == won.number)
+                own |= {tables.IND: won(at_home[block, name].query("n > 0"), tried)}
+            made.setdefault(f"{block}.{profile}", {})[name] = own
     return made
+
+
+def won(part: pd.DataFrame, tried: list[dict]) -> dict:
+    """What the winner among `scores` of a row changes, its accuracy, and that of the row as it is given."""
+    winner = best(part)
+    return tried[winner.number] | {"accuracy": round(float(winner.accuracy), 4),
+                                   "given": round(float(part.accuracy[part.number == 0].sum()), 4)}
 
 
 def keep(table: Table, chosen: dict, path: Path | None = None):

@@ -14,7 +14,8 @@ WORDS = {True: "yes", False: "no", None: "–"}
 def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
     """A block's table of text with the marks of each row, and the rows of the constant answer and of chance below.
 
-    Each number of ours opens the records behind it; the highest of a column is bold, the next underlined.
+    The number that stands for a row opens the records behind the row; the highest of a column is bold, the next
+    underlined.
     """
     columns = {s: c for s, c in (page.table.blocks[block]["columns"] | {"avg": "Avg"}).items() if c in wide}
     behind, rows = records_behind(page, block), of_rows(page, block).set_index("row")
@@ -22,7 +23,9 @@ def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
     for setting, column in columns.items():
         places = ours[setting].rank(ascending=False, method="min") if setting != "rounds" else {}
         for row in wide.index:
-            wide.loc[row, column] = text.opened(wide.loc[row, column], behind.get(row, ""), places.get(row, 0))
+            stands = setting == column_of(page, row) or column_of(page, row) not in columns
+            wide.loc[row, column] = text.opened(wide.loc[row, column], behind.get(row, "") if stands else "",
+                                                places.get(row, 0))
     for mark in ("learned", "settled", "tuned"):
         wide[mark] = [WORDS[rows[mark].get(r)] for r in wide.index]
     floors = {name: {c: f"{at[s]:.1f}" for s, c in columns.items() if s in at}
@@ -43,9 +46,16 @@ def floors_of(page, block: str) -> dict[str, dict[str, float]]:
 
 
 def of_rows(page, block: str) -> pd.DataFrame:
-    """What makes the rows of a block evidence, by the column that stands for it."""
+    """What makes the rows of a block evidence, by the column that stands for each."""
     found = page.evidence[page.evidence.block == block]
-    return found[found.setting == ("ood" if page.table.transfer else "avg")]
+    return found[found.setting == found.row.map(lambda row: column_of(page, row))]
+
+
+def column_of(page, row: str) -> str:
+    """The column that stands for a row: the mean, or that of transfer which it is tuned for."""
+    if not page.table.transfer:
+        return "avg"
+    return tables.IND if row == tables.tuned_name(tables.given_name(row), tables.IND) else "ood"
 
 
 def records_behind(page, block: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
     about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
     own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
     shown = tables.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
-    known = [(tables.values(table, p, results), evidence.of_rows(table, p, results)) for p in ("paper", "lite")]
+    known = [(p, tables.values(table, p, results), evidence.of_rows(table, p, results)) for p in ("paper", "lite")]
     lines = []
     for block in [b for b in shown if "printed" not in table.blocks[b]]:
         claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}
@@ -44,9 +44,9 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
 
 
 def best_known(table, claim: dict, known: list) -> dict:
-    """The claim judged by the first (values, rows) that has records of it, on tuned rows where they are there."""
-    for cells, rows in known:
-        for one in (claims.in_tuned_form(claim), claim):
+    """The claim judged by the first (profile, values, rows) that has records of it, on tuned rows where there are."""
+    for profile, cells, rows in known:
+        for one in (claims.in_tuned_form(claim, table, profile), claim):
             found = claims.judge(one, cells[cells.row.isin([one["better"], *one["than"]])], rows, table)
             if found["verdict"] != claims.NOT_RUN:
                 return found

@@ -357,9 +357,9 @@ class Page:
         display(judged.verdict.value_counts().rename("claims").to_frame(),
                 text.table(part[list(columns)], words=True, index=False))
 
-    def show_tuning(self):
-        """What tuning chose for each row, and what that changed, where there are tuned rows."""
-        return tuning.show(self)
+    def show_tuning(self, rows=None):
+        """What tuning chose for each row, or for these, and what that changed, where there are tuned rows."""
+        return tuning.show(self, rows)
 
     def made(self) -> pd.DataFrame:
         """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""

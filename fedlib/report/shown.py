@@ -202,7 +202,7 @@ def why(ident: str, results: Path | None = None) -> dict:
     line = plain(claim[CLAIM])[0]
     table, lines = tables.load_table(f"{line['paper']}/{line['table']}"), []
     given = next(c for c in table.claims if c["id"] == ident)
-    given = claims.in_tuned_form(given) if line["rows"] == "tuned" else given
+    given = claims.in_tuned_form(given, table, line["profile"]) if line["rows"] == "tuned" else given
     if line["profile"]:
         wanted = [given["better"], *claims.rivals(given, table, [r["name"] for r in table.rows])]
         planned = [*table.runs(line["profile"]), *table.references(line["profile"])]

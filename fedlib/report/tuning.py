@@ -11,7 +11,8 @@ def tries(page, block: str) -> pd.DataFrame:
     the row as it is given?), usual (has it the weight as given?), chosen.
     """
     place = f"{block}.{page.blocks[block]}"
-    chosen = {tables.given_name(r["name"]): r["chosen"][place] for r in page.table.rows if place in r.get("chosen", {})}
+    every = {r["name"]: r["chosen"][place] for r in page.table.rows if place in r.get("chosen", {})}
+    chosen = {row: every[tables.tuned_name(row)] for row in map(tables.given_name, every)}
     if not chosen:
         return pd.DataFrame(columns=["row", "lr", "weight", "accuracy", "given", "usual", "chosen"])
     found = pd.concat([tune.scores(page.table, page.blocks[block], page.results, [block], [row], how["tries"],
@@ -52,7 +53,8 @@ def verdicts(page) -> pd.DataFrame:
         cells = tables.values(page.table, profile, page.results, seeds=page.seeds, when=page.when)
         rows = evidence.of_rows(page.table, profile, page.results, seeds=page.seeds, when=page.when)
         for claim in [c for c in page.table.claims if page.blocks.get(c["block"]) == profile]:
-            given, tuned = (claims.judge(c, cells, rows, page.table) for c in (claim, claims.in_tuned_form(claim)))
+            given, tuned = (claims.judge(c, cells, rows, page.table)
+                            for c in (claim, claims.in_tuned_form(claim, page.table, profile)))
             if tuned["verdict"] != claims.NOT_RUN:
                 lines.append({"says": claim["says"], "as given": points(given), "tuned": points(tuned)})
     return pd.DataFrame(lines, columns=["says", "as given", "tuned"])
@@ -64,14 +66,18 @@ def points(found: dict) -> str:
     return f"{found['direction']} ({found['mean']:+.1f}{half})" if found["direction"] else found["verdict"]
 
 
-def show(page):
-    """For each block with tuned rows its tries as a figure and in numbers; then the claims, as given and as tuned."""
-    blocks = [b for b in page.ran if len(tries(page, b))]
-    if not blocks:
+def show(page, rows=None):
+    """For each block with tuned rows its tries as a figure and in numbers, of all or of `rows`; then the claims, as
+    given and as tuned.
+    """
+    found = {block: tries(page, block) for block in page.ran}
+    if not any(map(len, found.values())):
         return Markdown(f"No row of this table is tuned: `fedlib tune {page.table.id} --profile {page.profile}`.")
-    for block in blocks:
-        text.titled(page.titles[block], plots.tries(tries(page, block)),
-                    text.table(choices(page, block).infer_objects()))
+    for block, part in found.items():
+        if len(part):
+            chosen = choices(page, block).infer_objects()
+            some = [row for row in chosen.index if rows is None or row in rows]
+            text.titled(page.titles[block], plots.tries(part[part.row.isin(some)]), text.table(chosen.loc[some]))
     changed = verdicts(page)
     if len(changed):
         display(text.table(changed, words=True, index=False))

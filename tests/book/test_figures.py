@@ -38,10 +38,22 @@ def drawn(figure) -> str:
 def test_a_figure_has_a_text_and_is_drawn_in_the_themes_colours(name):
     svg = figures.in_page(drawn(DRAWN[name]()), 'two "bars" & more')
     assert svg.startswith('<svg class="plot" role="img" aria-label="two &quot;bars&quot; &amp; more" viewBox="')
-    assert "<text" in svg and "font-family" not in svg and "<style" not in svg and "<!--" not in svg
+    assert "<text" in svg and "font-family" not in svg and "<!--" not in svg
     assert re.search(r"(fill|stroke): var\(--plot-", svg)
     left = set(re.findall(r"#[0-9a-f]{6}\b", svg))
     assert not left & set(plots.THEMED) and not re.search(r"\d\.\d{3}", re.sub(r"scale\([^)]*\)", "", svg))
+
+
+def test_a_style_that_comes_back_is_said_once_and_for_this_figure_alone():
+    svgs = [figures.in_page(drawn(plots.curves(NUMBERS * times)), "lines") for times in (1, 2)]
+    for svg in svgs:
+        body, _, rules = svg.partition("<style>")
+        known = dict(re.findall(r"\.([\w-]+)\{([^}]+)\}", rules))
+        assert rules.endswith("</style></svg>") and set(re.findall(r'class="(f[\w-]+)"', body)) == set(known)
+        assert all(body.count(f'class="{name}"') >= figures.OFTEN for name in known)
+        assert not any(style in body for style in known.values())
+        assert any("var(--plot-grid)" in style for style in known.values())
+    assert not set(re.findall(r"\.(f[\w-]+)\{", svgs[0])) & set(re.findall(r"\.(f[\w-]+)\{", svgs[1]))
 
 
 def test_a_figure_is_the_same_each_time_and_shares_no_name_with_another():
@@ -86,3 +98,10 @@ def contrast(ink: str, ground: str) -> float:
     linear = [np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in
                         matplotlib.colors.to_rgb(colour)]) @ [0.2126, 0.7152, 0.0722] for colour in (ink, ground)]
     return (max(linear) + 0.05) / (min(linear) + 0.05)
+
+
+def test_groups_that_say_nothing_are_gone_and_what_they_hold_stays():
+    given = '<g><g clip-path="url(#a)"><g><path d="M 0 0"/></g></g><g><text>x</text></g></g><g transform="t"></g>'
+    assert figures.unwrapped(given) == '<g clip-path="url(#a)"><path d="M 0 0"/></g><text>x</text><g transform="t"></g>'
+    svg = figures.in_page(drawn(plots.bars(FRAME)), "bars")
+    assert "<g>" not in svg and svg.count("<g ") == svg.count("</g>")

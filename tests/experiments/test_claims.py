@@ -83,19 +83,23 @@ def test_rows_with_the_same_numbers_answer_nothing(case):
     assert line.verdict == NOT_EVIDENCE and "the same numbers with every seed" in line.reason
 
 
-@pytest.mark.parametrize(("setting", "ind", "verdict"), [("ood", False, UNDECIDED), ("ind", True, UNDECIDED),
-                                                        ("ind", False, NOT_EVIDENCE)])
-def test_a_rate_chosen_for_ood_is_no_evidence_about_ind_unless_ind_chooses_it_too(case, setting, ind, verdict):
+@pytest.mark.parametrize(("setting", "other", "form"), [("ood", True, "x, tuned"), ("ind", False, "x, tuned"),
+                                                       ("ind", True, "x, tuned for ind")])
+def test_a_claim_about_ind_is_about_rows_that_were_tuned_for_ind(case, setting, other, form):
     """FedProto on PACS gave up 3.5 points at home for ood, and a claim about its ind counted as contradicted."""
-    rows = [r | {"chosen": {"b.mini": {"ind": ind or r["name"] != "x"}}} for r in case.table.rows]
+    won = {"settings": {}, "protocol": {"lr": 0.1}, "accuracy": 60.0, "given": 50.0}
+    mine = won | {"tries": 2, "seeds": [100], "ind": won | {"protocol": {"lr": 0.3}} if other else won}
+    given = [{k: v for k, v in row.items() if k != "tuned"} for row in case.table.rows]
+    rows = [*given, *tables.tuned_rows(given, {"b.mini": {"new": mine | {"ind": won}, "x": mine}})]
     table = dataclasses.replace(case.table, rows=rows)
-    rows = pd.DataFrame([{"block": "b", "setting": setting, "row": row, "mean": 60.0, "above": 50.0, "learned": True,
-                          "rise": 0.0, "settled": True, "loss": 1.0, "diverged": False,
-                          "tuned": table.tuned(row, "mini", "b", setting)} for row in ("new", "x")])
-    cells = pd.DataFrame([{"block": "b", "setting": setting, "row": row, "seed": s, "value": 60.0 + (s + k) % 3}
-                          for k, row in enumerate(("new", "x")) for s in range(3)])
-    line = claims.judge(dict(block="b", setting=setting, better="new", than=["x"]), cells, rows, table)
-    assert line["verdict"] == verdict
+    claim = dict(block="b", setting=setting, better="new", than=["x"])
+    asked = claims.in_tuned_form(claim, table, "mini")
+    names = [r["name"] for r in table.rows]
+    assert (asked["better"], asked["than"]) == ("new, tuned", [form])
+    assert claims.rivals(asked, table, names) == [form] and claims.rivals(claim, table, names) == ["x"]
+    assert ("x, tuned for ind" in names) == other and "new, tuned for ind" not in names
+    for row in names:
+        assert table.tuned(row, "mini", "b", setting) == (row in ("new, tuned", form)), row
 
 
 def test_an_interval_that_ends_at_zero_does_not_lie_above():
@@ -151,7 +155,7 @@ def test_untuned_rows_are_no_evidence_but_in_the_papers_own_experiment(case):
     assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "no row is tuned"
     rows[0]["tuned"] = True
     assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "not tuned: x"
-    assert case.table.tuned("x", "paper") and not case.table.tuned("x", "lite")
+    assert case.table.tuned("x", "paper", "b", "avg") and not case.table.tuned("x", "lite", "b", "avg")
 
 
 def test_what_is_not_run_is_said(case):

@@ -118,7 +118,7 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     assert [line for line in planned if not tables.is_tuned(line[0])] == before
     run = next(p.run for p in table.runs("mini") if p.row == "FedAvg, tuned")
     assert run.protocol.lr == 0.15 and not run.data.tuning
-    assert table.tuned("FedAvg, tuned", "mini") and not table.tuned("FedAvg", "mini")
+    assert table.tuned("FedAvg, tuned", "mini", "b", "avg") and not table.tuned("FedAvg", "mini", "b", "avg")
     given = {"FedAvg": 50.0, "FedProx": 60.0, "FedAvg, tuned": 70.0, "FedProx, tuned": 65.0}
     small_paper.fill(small, [p for p in table.runs("mini") if not tables.is_tuned(p.row)],
                      lambda p: given.get(p.row, 0) + p.seed)
@@ -132,11 +132,15 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     assert behind == {"FedAvg, tuned", "FedProx, tuned", "constant answer"}
 
 
-def test_a_choice_for_transfer_says_whether_ind_would_choose_the_same():
+def test_a_table_of_transfer_chooses_by_both_columns():
     """On PACS Ditto and FedProto, each with a net of its own, are best at home at other rates than abroad."""
     chosen = tables.tuned_settings()["mpft/table1"]["pacs.lite"]
-    assert {row for row, choice in chosen.items() if not choice["ind"]} == {"Ditto", "FedProto"}
+    apart = {row for row, won in chosen.items() if won["ind"]["protocol"] != won["protocol"]
+             or won["ind"]["settings"] != won["settings"]}
+    assert apart == {"Ditto", "FedProto"}
     table, again = tables.load_table("mpft/table1"), {}
+    assert {r["name"] for r in table.rows if r["name"].endswith("for ind") and "pacs.lite" in r["chosen"]} == {
+        f"{row}, tuned for ind" for row in apart}
     for row in ("Ditto", "FedAvg"):
         how = ["pacs"], [row], chosen[row]["tries"]
         again |= tune.choose(table, "lite", results_folder(), *how)["pacs.lite"]

@@ -68,6 +68,15 @@ book: $(INSTALLED) ## execute the notebooks and build the book from the committe
 bench: $(INSTALLED) ## measure what a round costs, beside its floor and a plain loop
 	@OMP_NUM_THREADS=1 $(PY) -m fedlib bench
 
+# Each of the other systems lies in a folder of its own: what it asks for would change what fedlib runs on.
+build/others/%/installed: workflow/others/%.txt $(INSTALLED)
+	@$(STEP) "Install $*" -- $(PY) -m pip install --target $(@D) -r $<
+	@touch $@
+
+OTHERS := $(patsubst workflow/others/%.txt,build/others/%/installed,$(wildcard workflow/others/*.txt))
+compare-speed: $(OTHERS) ## whole runs beside a plain loop and other systems, each with its own loop
+	@OMP_NUM_THREADS=1 $(PY) -m fedlib bench --whole --others workflow/others
+
 # `make gpu` in pieces: each goes on where the last one stopped.
 PIECE ?= 8m
 RUNS ?= 6

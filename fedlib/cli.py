@@ -463,9 +463,11 @@ def status(table, profile, results, as_json):
 @cli.command()
 @click.option("--only", metavar="NAME", help="One workload [default: all].")
 @click.option("--whole", is_flag=True, help="Whole runs beside a plain loop, with all that a run has.")
+@click.option("--others", metavar="FOLDER", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="With --whole: scripts that run other systems, as in workflow/others.")
 @RESULTS
 @CPU
-def bench(only, whole, results, device):
+def bench(only, whole, others, results, device):
     """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records.
 
     With --whole: whole runs on the CPU, with tests, messages, checkpoints and the record.
@@ -477,7 +479,7 @@ def bench(only, whole, results, device):
     if whole and device != "cpu":
         raise UserError("--whole measures on a CPU: leave out --device")
     if whole:
-        here = whole_runs.everything(results_folder(results), only or "", click.echo)
+        here = whole_runs.everything(results_folder(results), only or "", click.echo, others)
         click.echo("\n".join([*whole_runs.lines(whole_runs.opened(here)["runs"]), f"kept in {here}"]))
         return
     if only:

@@ -1,9 +1,10 @@
 """Whole runs beside a plain loop: with tests, messages, checkpoints and the record, each in a process of its own.
 
 Three shapes that other systems are measured by, and ten thousand clients, on made-up images of classes that can be
-learned.
+learned. Other systems are scripts that print what `once` gives and their version, see workflow/others.
 """
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -27,10 +28,11 @@ from fedlib.models.nets import build
 from fedlib.probes import bench
 
 PAIRS = 3           # of the two ways, in turn
-POINTS = 2.0        # that the accuracies of the two ways may differ by
+POINTS = 3.0        # that the accuracies may differ by: each way draws its own orders
 LEARNED = 30.0      # percent, of ten classes
 TESTED = 128        # images at once
 CHUNK = 1000        # likewise, when they are made
+INSTALLED = Path("build") / "others"        # what each of the other systems needs, in a folder of its name
 
 
 class Whole(NamedTuple):
@@ -46,7 +48,7 @@ class Whole(NamedTuple):
 
 WHOLE = {
     "users": Whole("200 users, 50 a round (pfl-research's CIFAR-10, arXiv:2404.06430)", 200, 50, 32, 2000,
-                   {"net": "cnn4"}, {"rounds": 3, "cohort": 50, "batch": 10, "lr": 0.05}),
+                   {"net": "cnn4"}, {"rounds": 6, "cohort": 50, "batch": 10, "lr": 0.05}),
     "thousand": Whole("1,000 users, 10 a round, a linear net (FLUTE's MNIST, arXiv:2203.13789)", 1000, 60, 28, 10000,
                       {"net": "linear"}, {"rounds": 100, "cohort": 10, "batch": 10, "lr": 0.003, "test_every": 20}),
     "twenty": Whole("20 clients, all in each round (PFLlib's MNIST)", 20, 300, 28, 2000,
@@ -107,39 +109,58 @@ def plain(run: Run, federation: Federation) -> float:
 
 
 WAYS = {"ours": ours, "plain": plain}
+NUMBERS = ("seconds", "peak_mb", "accuracy")
+
+
+def asked(name: str) -> tuple[Run, Federation]:
+    """A workload's run and clients, in a process that is ready to compute them with one thread."""
+    work = WHOLE[pick("workload", name, WHOLE)]
+    torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()    # imports what torch puts off, in either way
+    return plan("FedAvg", {}, {"name": "random"}, work.net, work.protocol, 0), made_up(work)
 
 
 def once(name: str, way: str) -> dict:
-    """{"seconds", "peak_mb", "accuracy"} of one way, in this process; one thread."""
-    work = WHOLE[pick("workload", name, WHOLE)]
-    run, federation = plan("FedAvg", {}, {"name": "random"}, work.net, work.protocol, 0), made_up(work)
-    torch.set_num_threads(1)
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()    # imports what torch puts off, in either way
+    """{"seconds", "peak_mb", "accuracy"} of one way, in this process."""
+    run, federation = asked(name)
     start = time.perf_counter()
     accuracy = WAYS[way](run, federation)
     return {"seconds": time.perf_counter() - start, "peak_mb": machine.peak("cpu"), "accuracy": accuracy}
 
 
-def measure(name: str, pairs: int = PAIRS) -> dict:
-    """Both ways in turn: {"title", "ratio": [median, least, most] of ours over plain, and for each way the medians of
-    seconds, megabytes and accuracy}. UserError: one of them learned more than the other, or next to nothing.
+def measure(name: str, pairs: int = PAIRS, others: Path | None = None) -> dict:
+    """All ways in turn: {"title", "ratio": [median, least, most] of ours over plain, "others": {name: likewise with its
+    "version"}, and for each way the medians of seconds, megabytes and accuracy}.
+
+    others: a folder of scripts. UserError: one learned more than the plain loop, or less, or next to nothing.
     """
-    def apart(way):
-        done = subprocess.run([sys.executable, "-m", "fedlib.probes.whole_runs", name, way], capture_output=True,
-                              text=True, check=True)
-        return json.loads(done.stdout.splitlines()[-1])
+    commands = {way: ["-m", "fedlib.probes.whole_runs", name, way] for way in WAYS}
+    commands |= {path.stem: [str(path), name] for path in sorted(others.glob("*.py") if others else ())}
+    found = [{way: apart(way, command) for way, command in commands.items()} for _ in range(pairs)]
+    medians = {way: {k: round(statistics.median(f[way][k] for f in found), 4) for k in NUMBERS} for way in commands}
+    learned = [medians[way]["accuracy"] for way in commands]
+    if max(learned) - min(learned) > POINTS or min(learned) < LEARNED:
+        raise UserError(f"{name}: the ways learn too little, or differ in it: {medians}")
 
-    found = [{way: apart(way) for way in WAYS} for _ in range(pairs)]
-    ratios = sorted(f["ours"]["seconds"] / f["plain"]["seconds"] for f in found)
-    medians = {way: {k: round(statistics.median(f[way][k] for f in found), 4) for k in found[0][way]} for way in WAYS}
-    learned = [medians[way]["accuracy"] for way in WAYS]
-    if abs(learned[0] - learned[1]) > POINTS or min(learned) < LEARNED:
-        raise UserError(f"{name}: the two ways learn too little, or differ in it: {medians}")
-    return {"title": WHOLE[name].title, "ratio": [round(statistics.median(ratios), 3), round(ratios[0], 3),
-                                                  round(ratios[-1], 3)], **medians}
+    def ratio(way):
+        each = sorted(f[way]["seconds"] / f["plain"]["seconds"] for f in found)
+        return [round(statistics.median(each), 3), round(each[0], 3), round(each[-1], 3)]
+
+    return {"title": WHOLE[name].title, "ratio": ratio("ours"), **{way: medians[way] for way in WAYS},
+            "others": {way: medians[way] | {"ratio": ratio(way), "version": found[0][way]["version"]}
+                       for way in commands if way not in WAYS}}
 
 
-def everything(results: Path, only: str = "", say=print) -> Path:
+def apart(way: str, command: list[str]) -> dict:
+    """What a way prints, in a process of its own; another system finds its packages. UserError: it fails."""
+    there = {**os.environ, "PYTHONPATH": str((INSTALLED / way).resolve())} if way not in WAYS else None
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=there)
+    if done.returncode:
+        raise UserError(f"{way} failed: {['without a word', *done.stderr.splitlines()][-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def everything(results: Path, only: str = "", say=print, others: Path | None = None) -> Path:
     """Measure all, or one, on this machine's CPU and keep them with the records; returns the path."""
     if only:
         pick("whole run", only, WHOLE)
@@ -149,7 +170,7 @@ def everything(results: Path, only: str = "", say=print) -> Path:
     kept = old["runs"] if old["made"]["commit"] == made["commit"] else {}       # measurements of one code only
     for name in [only] if only else WHOLE:
         say(f"» {name}")
-        kept = kept | {name: measure(name)}
+        kept = kept | {name: measure(name, others=others)}
         write_bytes(here, (json.dumps({"made": made, "runs": kept}, indent=1) + "\n").encode())
     return here
 
@@ -161,10 +182,12 @@ def read(results: Path) -> dict[str, dict]:
 
 def opened(here: Path) -> dict:
     """One measurement. UserError: the file holds something else."""
-    way = {"seconds": float, "peak_mb": float | int, "accuracy": float}
+    way = dict.fromkeys(NUMBERS, float | int)
+    run = {"title": str, "ratio": [float], "ours": way, "plain": way,
+           "others?": {str: way | {"ratio": [float], "version": str}}}
     try:
-        return schema.check(schema.parsed(here.read_text()), {"made": {"hardware": str, "commit": str}, "runs": {str: {
-            "title": str, "ratio": [float], "ours": way, "plain": way}}})
+        return schema.check(schema.parsed(here.read_text()), {"made": {"hardware": str, "commit": str},
+                                                              "runs": {str: run}})
     except (OSError, ValueError) as error:
         raise UserError(f"{here} is not a measurement ({error}); delete it and measure again") from error
 
@@ -176,6 +199,11 @@ def lines(found: dict) -> list[str]:
         ratio, least, most = one["ratio"]
         said.append(f"{one['title']:<76} {one['ours']['seconds']:7.1f}s {one['plain']['seconds']:7.1f}s  "
                     f"{f'{ratio:.2f} ({least:.2f}, {most:.2f})':<26}  {one['ours']['peak_mb']:10,.0f}")
+        for name, other in one.get("others", {}).items():
+            ratio, least, most = other["ratio"]
+            title = f"    the same with {name} {other['version']}"
+            said.append(f"{title:<76} {other['seconds']:7.1f}s {'':8}  "
+                        f"{f'{ratio:.2f} ({least:.2f}, {most:.2f})':<26}  {other['peak_mb']:10,.0f}")
     return said
 
 

@@ -88,14 +88,15 @@ def measured(machine: dict):
 
 
 def whole(machines: dict):
-    """Whole runs beside a plain loop, a line for each machine and run; machines: as `whole_runs.read` gives them."""
+    """Whole runs beside a plain loop, a line for each machine, run and system; machines: as `whole_runs.read` gives."""
     frame = pd.DataFrame([{
-        "whole run": one["title"], "ours, s": f"{one['ours']['seconds']:.1f}",
-        "plain, s": f"{one['plain']['seconds']:.1f}", "ours / plain": f"{one['ratio'][0]:.2f}",
-        "least to most": f"{one['ratio'][1]:.2f} to {one['ratio'][2]:.2f}",
-        "memory, MB": f"{one['ours']['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
-        "accuracy, %": f"{one['ours']['accuracy']:.1f} ({one['plain']['accuracy']:.1f})", "on": hardware}
-        for hardware, found in machines.items() for one in found["runs"].values()])
+        "whole run": one["title"], "system": system, "seconds": f"{how['seconds']:.1f} ({one['plain']['seconds']:.1f})",
+        "of the plain loop's": f"{ratio[0]:.2f}", "least to most": f"{ratio[1]:.2f} to {ratio[2]:.2f}",
+        "memory, MB": f"{how['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
+        "accuracy, %": f"{how['accuracy']:.1f} ({one['plain']['accuracy']:.1f})", "on": hardware}
+        for hardware, found in machines.items() for one in found["runs"].values()
+        for system, how, ratio in (("fedlib", one["ours"], one["ratio"]), *(
+            (f"{name} {other['version']}", other, other["ratio"]) for name, other in one.get("others", {}).items()))])
     return text.table(frame, words=True, index=False) if len(frame) else Markdown(NOTHING)
 
 

@@ -35,7 +35,8 @@ def test_samples_are_views_of_one_tensor():
 def test_a_run_that_learns_nothing_is_no_measure(tiny, monkeypatch):
     class Done:
         def __init__(self, accuracy):
-            self.stdout = "a warning\n" + json.dumps({"seconds": 1.0, "peak_mb": 500, "accuracy": accuracy})
+            found = {"seconds": 1.0, "peak_mb": 500, "accuracy": accuracy}
+            self.returncode, self.stdout = 0, "a warning\n" + json.dumps(found)
     values = iter([])
     monkeypatch.setattr(whole_runs.subprocess, "run", lambda *_, **__: Done(next(values)))
     values = iter([60.0, 61.0] * 3)
@@ -46,17 +47,33 @@ def test_a_run_that_learns_nothing_is_no_measure(tiny, monkeypatch):
             whole_runs.measure("tiny")
 
 
+def test_another_system_runs_in_its_own_process_with_its_own_packages(tmp_path):
+    """A script that says what it was asked, and where its packages would be; one that fails is named."""
+    script = tmp_path / "theirs.py"
+    script.write_text("import json, os, sys\nprint('a word')\n"
+                      "print(json.dumps([sys.argv[1:], os.environ['PYTHONPATH']]))")
+    asked, packages = whole_runs.apart("theirs", [str(script), "tiny"])
+    assert asked == ["tiny"] and packages.endswith("build/others/theirs")
+    script.write_text("import sys\nsys.exit('no such package')")
+    with pytest.raises(UserError, match="theirs failed: no such package"):
+        whole_runs.apart("theirs", [str(script), "tiny"])
+
+
 def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
-    monkeypatch.setattr(whole_runs, "measure", lambda name: {"title": name, "ratio": [1.25, 1.2, 1.4], **KEPT})
+    other = {"theirs": KEPT["plain"] | {"ratio": [3.0, 2.9, 3.1], "version": "1.0"}}
+    monkeypatch.setattr(whole_runs, "measure", lambda name, others: {
+        "title": name, "ratio": [1.25, 1.2, 1.4], **KEPT, "others": other if name == "users" else {}})
     said = []
     here = whole_runs.everything(tmp_path, say=said.append)
     assert said == [f"» {name}" for name in whole_runs.WHOLE] and here.suffix == ".whole"
     (hardware, found), = whole_runs.read(tmp_path).items()
     assert list(found["runs"]) == list(whole_runs.WHOLE)
-    head, *lines = whole_runs.lines(found["runs"])
-    assert len(lines) == len(whole_runs.WHOLE) and "1.25 (1.20, 1.40)" in lines[0] and len(head) == len(lines[0])
+    head, first, second, *lines = whole_runs.lines(found["runs"])
+    assert len(lines) == len(whole_runs.WHOLE) - 1 and "1.25 (1.20, 1.40)" in first and len(first) == len(head)
+    assert "the same with theirs 1.0" in second and "3.00 (2.90, 3.10)" in second and len(second) == len(head)
     shown = costs.whole({hardware: found}).data
-    assert shown["ours / plain"].tolist() == ["1.25"] * len(lines) and shown["memory, MB"][0] == "900 (900)"
+    assert shown["of the plain loop's"].tolist() == ["1.25", "3.00"] + ["1.25"] * len(lines)
+    assert shown["memory, MB"][0] == "900 (900)" and shown.system[:2].tolist() == ["fedlib", "theirs 1.0"]
     assert costs.NOTHING in costs.whole({}).data
     whole_runs.everything(tmp_path, only="tiny", say=said.append)
     assert said[-1] == "» tiny" and list(whole_runs.opened(here)["runs"]) == list(whole_runs.WHOLE)

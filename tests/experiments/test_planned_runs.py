@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]      # conftest has it too, but this 
 NAMED = {"SHA256SUMS": "of `python book/readme.py`: what all of them hold",
          "crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
          "bench/amd-epyc-family-25-model-17-avx512-2-cores.bench": "of `fedlib bench`, one file for each machine",
-         "bench/amd-epyc-family-25-model-1-avx2-2-cores.whole": "of `fedlib bench --whole`, likewise"}
+         "bench/amd-epyc-family-25-model-1-avx2-2-cores.whole": "of `fedlib bench --whole`, likewise",
+         "bench/amd-epyc-family-26-model-2-avx512-2-cores.whole": "of `make compare-speed`, likewise"}
 
 
 def planned(ident: str) -> dict[str, list]:

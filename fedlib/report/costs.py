@@ -13,7 +13,7 @@ from fedlib.engine import stack
 from fedlib.experiments import status
 from fedlib.experiments.results import results_folder
 from fedlib.probes import bench, steps
-from fedlib.report import text
+from fedlib.report import plots, text
 
 NOTHING = "No measurements yet. `make bench` makes them."
 CPU, GPU = "CPU", "GPU"
@@ -87,17 +87,35 @@ def measured(machine: dict):
     return text.table(frame, "{:.2f}", words=True, index=False)
 
 
+def systems(one: dict) -> list[tuple]:
+    """(name, what was measured, [median, least, most] of its seconds over the plain loop's), ours first."""
+    return [("fedlib", one["ours"], one["ratio"]),
+            *((f"{name} {other['version']}", other, other["ratio"]) for name, other in one.get("others", {}).items())]
+
+
+def beside(machines: dict):
+    """Seconds of whole runs over the plain loop's, a bar for each system, a panel for each machine that has others."""
+    ratios = {hardware: {one["title"].split(" (")[0]: {system: ratio[0] for system, _, ratio in systems(one)}
+                         for one in found["runs"].values()}
+              for hardware, found in machines.items() if any(one.get("others") for one in found["runs"].values())}
+    panels = {hardware: pd.DataFrame(lines).T for hardware, lines in ratios.items()}
+    return text.or_empty(panels, lambda found: plots.lengths(
+        found, "seconds of the run, of the plain loop's", stacked=False, reference=1, linear=1.5), NOTHING)
+
+
 def whole(machines: dict):
-    """Whole runs beside a plain loop, a line for each machine, run and system; machines: as `whole_runs.read` gives."""
-    frame = pd.DataFrame([{
-        "whole run": one["title"], "system": system, "seconds": f"{how['seconds']:.1f} ({one['plain']['seconds']:.1f})",
-        "of the plain loop's": f"{ratio[0]:.2f}", "least to most": f"{ratio[1]:.2f} to {ratio[2]:.2f}",
-        "memory, MB": f"{how['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
-        "accuracy, %": f"{how['accuracy']:.1f} ({one['plain']['accuracy']:.1f})", "on": hardware}
-        for hardware, found in machines.items() for one in found["runs"].values()
-        for system, how, ratio in (("fedlib", one["ours"], one["ratio"]), *(
-            (f"{name} {other['version']}", other, other["ratio"]) for name, other in one.get("others", {}).items()))])
-    return text.table(frame, words=True, index=False) if len(frame) else Markdown(NOTHING)
+    """Whole runs beside a plain loop: for each machine a line for each run and system, as `whole_runs.read` gives."""
+    for hardware, found in machines.items():
+        frame = pd.DataFrame([{
+            "whole run": one["title"], "system": system,
+            "seconds": f"{how['seconds']:.1f} ({one['plain']['seconds']:.1f})",
+            "of the plain loop's": f"{ratio[0]:.2f}",
+            "least to most": f"{ratio[1]:.2f} to {ratio[2]:.2f}",
+            "memory, MB": f"{how['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
+            "accuracy, %": f"{how['accuracy']:.1f} ({one['plain']['accuracy']:.1f})"}
+            for one in found["runs"].values() for system, how, ratio in systems(one)])
+        text.titled(f"On {hardware}", text.table(frame, words=True, index=False))
+    return None if machines else Markdown(NOTHING)
 
 
 def extremes(hardware: str, machine: dict) -> str:

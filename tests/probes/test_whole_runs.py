@@ -71,9 +71,16 @@ def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
     head, first, second, *lines = whole_runs.lines(found["runs"])
     assert len(lines) == len(whole_runs.WHOLE) - 1 and "1.25 (1.20, 1.40)" in first and len(first) == len(head)
     assert "the same with theirs 1.0" in second and "3.00 (2.90, 3.10)" in second and len(second) == len(head)
-    shown = costs.whole({hardware: found}).data
-    assert shown["of the plain loop's"].tolist() == ["1.25", "3.00"] + ["1.25"] * len(lines)
-    assert shown["memory, MB"][0] == "900 (900)" and shown.system[:2].tolist() == ["fedlib", "theirs 1.0"]
+    shown = []
+    monkeypatch.setattr(costs.text, "display", lambda *each: shown.extend(each))
+    costs.whole({hardware: found})
+    title, table = shown[0].data, shown[1].data
+    assert title == f"**On {hardware}**"
+    assert table["of the plain loop's"].tolist() == ["1.25", "3.00"] + ["1.25"] * len(lines)
+    assert table["memory, MB"][0] == "900 (900)" and table.system[:2].tolist() == ["fedlib", "theirs 1.0"]
+    bars = costs.beside({hardware: found}).axes[0]
+    assert [t.get_text() for t in bars.get_yticklabels()][0] == "users"
+    assert costs.NOTHING in costs.beside({}).data
     assert costs.NOTHING in costs.whole({}).data
     whole_runs.everything(tmp_path, only="tiny", say=said.append)
     assert said[-1] == "» tiny" and list(whole_runs.opened(here)["runs"]) == list(whole_runs.WHOLE)

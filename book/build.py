@@ -151,7 +151,7 @@ def settings(notebooks: dict[str, Path], given: dict) -> dict[str, dict]:
 def tidy(path: Path, name: str):
     """Hide the cell that papermill injected, drop what names this machine and empty texts, put figures into the page.
 
-    Broken: a figure has no alt text, or a cell that describes a figure shows nothing.
+    Broken: a figure has no alt text, a cell that describes a figure shows nothing, or one of checks says something.
     """
     notebook = nbformat.read(path, 4)
     notebook.metadata.pop("papermill", None)
@@ -162,6 +162,8 @@ def tidy(path: Path, name: str):
             cell.metadata["tags"].append("remove-cell")
         if cell.cell_type == "code":        # of an empty text the page would show the name of its class
             cell.outputs = [o for o in cell.outputs if o.get("data", {}).get("text/markdown", "-").strip()]
+        if "nbval-check-output" in cell.metadata.get("tags", []) and cell.get("outputs"):       # none is stored
+            raise Broken(f"notebook {name}: the cell '{cell.source.splitlines()[0]}' checks, and says something")
         pictures = [o for o in cell.get("outputs", []) if is_picture(o)]
         how = cell.metadata.get("mystnb", {})
         if len(pictures) > 1:               # how many depends on the records; a name is of one figure

@@ -292,6 +292,14 @@ def test_a_figure_without_alt_text_is_refused(book):
     assert ran.returncode == 1 and "has no alt text" in ran.stderr.splitlines()[-1]
 
 
+def test_a_cell_of_checks_says_nothing(book):
+    write(book, new_code_cell("1 + 1", metadata={"tags": ["nbval-check-output"]}))
+    ran = build(book)
+    assert ran.returncode == 1 and "'1 + 1' checks, and says something" in ran.stderr.splitlines()[-1]
+    write(book, new_code_cell("assert 1 + 1 == 2", metadata={"tags": ["nbval-check-output"]}))
+    assert build(book, "--only", "one").returncode == 0
+
+
 def test_a_figure_that_is_not_drawn_is_missed(book):
     how = {"mystnb": {"image": {"alt": "a line"}}}
     draw = "import matplotlib\nmatplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"

@@ -246,7 +246,8 @@ def spread(spec: Data, parts: dict[str, Parts], owners: list[str], seed: int) ->
     """Of domain d, client k holds lam n_d / K, and (1 - lam) n_d / K_d more where it is one of the K_d clients of d.
 
     lam = 1: K clients alike; 0, which is left to `divided`: each has its domain alone. A client is tested on its own
-    domain. Bai et al., ICLR 2024, arXiv:2307.04942 (FedDG_Benchmark).
+    domain. `clients` says K_d, which the source's code chooses by n_d. Bai et al., ICLR 2024, arXiv:2307.04942
+    (FedDG_Benchmark).
     """
     held = [{} for _ in owners]
     for d, three in parts.items():

@@ -1,7 +1,7 @@
 """Whole runs beside a plain loop: with tests, messages, checkpoints and the record, each in a process of its own.
 
-Three shapes that other systems are measured by, and ten thousand clients, on made-up images of classes that can be
-learned. Other systems are scripts that print what `once` gives and their version, see workflow/others.
+Three shapes that other systems are measured by, ten thousand clients, and cached features, all made up of classes that
+can be learned. Other systems are scripts that print what `once` gives and their version, see workflow/others.
 """
 import json
 import os
@@ -36,7 +36,7 @@ INSTALLED = Path("build") / "others"        # what each of the other systems nee
 
 
 class Whole(NamedTuple):
-    """`clients` with `samples` images each of a side, tested together on `tests` images."""
+    """`clients` with `samples` images each of a side, tested together on `tests` images; side 0: cached features."""
     title: str
     clients: int
     samples: int
@@ -55,16 +55,23 @@ WHOLE = {
                     {"net": "cnn4"}, {"rounds": 3, "batch": 10, "lr": 0.05}),
     "ten_thousand": Whole("10,000 users, 10 a round, a linear net", 10000, 60, 28, 10000,
                           {"net": "linear"}, {"rounds": 100, "cohort": 10, "batch": 10, "lr": 0.003, "test_every": 20}),
+    "features": Whole("20 clients with 512 cached features, an adapter (as in MPFT's tables)", 20, 300, 0, 2000,
+                      {"net": "adapter"}, {"rounds": 20, "batch": 32, "lr": 0.03, "test_every": 5}),
 }
+FEATURES = 512
 
 
 def made_up(work: Whole) -> Federation:
-    """Images of ten classes: a coarse pattern for each, and noise. All clients' samples are views of one tensor."""
+    """Images or features of ten classes: a pattern for each, and noise. All clients' samples are views of a tensor."""
     gen, shape = generator("whole runs", work.title), (3, work.side, work.side)
-    patterns = F.interpolate(torch.rand((10, 3, 4, 4), generator=gen), shape[1:]).mul(100).to(torch.uint8)
     count = work.clients * work.samples + work.tests
-    y = torch.randint(0, 10, (count,), generator=gen)
-    x = torch.randint(0, 156, (count, *shape), generator=gen, dtype=torch.uint8)
+    if work.side:
+        patterns = F.interpolate(torch.rand((10, 3, 4, 4), generator=gen), shape[1:]).mul(100).to(torch.uint8)
+        y = torch.randint(0, 10, (count,), generator=gen)
+        x = torch.randint(0, 156, (count, *shape), generator=gen, dtype=torch.uint8)
+    else:
+        patterns, y = torch.randn((10, FEATURES), generator=gen), torch.randint(0, 10, (count,), generator=gen)
+        x = 4 * torch.randn((count, FEATURES), generator=gen)
     for some, labels in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
         some += patterns[labels]
 

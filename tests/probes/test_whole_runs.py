@@ -26,8 +26,10 @@ def test_both_ways_learn_as_much(tiny):
     assert all(f["seconds"] > 0 and f["peak_mb"] > 100 for f in found.values())
 
 
-def test_samples_are_views_of_one_tensor():
-    clients = whole_runs.made_up(TINY).clients
+@pytest.mark.parametrize("side", [28, 0])
+def test_samples_are_views_of_one_tensor(side):
+    clients = whole_runs.made_up(TINY._replace(side=side)).clients
+    assert clients[0].train.x.shape[1:] == ((3, 28, 28) if side else (whole_runs.FEATURES,))
     assert len({c.train.x.untyped_storage().data_ptr() for c in clients}) == 1
     assert not torch.equal(clients[0].train.x, clients[1].train.x) and clients[0].test is clients[3].test
 

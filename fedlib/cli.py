@@ -478,6 +478,8 @@ def bench(only, whole, others, results, device):
     from fedlib.probes import whole_runs
     if whole and device != "cpu":
         raise UserError("--whole measures on a CPU: leave out --device")
+    if others and not whole:
+        raise UserError("--others runs other systems beside whole runs: add --whole")
     if whole:
         here = whole_runs.everything(results_folder(results), only or "", click.echo, others)
         click.echo("\n".join([*whole_runs.lines(whole_runs.opened(here)["runs"]), f"kept in {here}"]))

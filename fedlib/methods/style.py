@@ -17,8 +17,9 @@ class FedDG(FedAvg):
     each step draws an image of another client for each of its own: |F x'| = (1 - lam) |F x| + lam |F other| at those
     frequencies, phases as they were, lam ~ U(0, 1). The first round has no bank yet. The inner step is first-order, as
     in the released code, which has outer = 1, takes the mean colour alone and the other's whole: preset = "released".
-    The paper's window is 0.003 of 384 pixels, r = 1; its bank every eighth image. Its third term, over the contours of
-    a segmentation, has no place here. Liu et al., CVPR 2021, arXiv:2103.06030.
+    r = 1 is the window of the authors' demonstration, 0.003 of 384 pixels; their loader's bank is an eighth of the
+    images. The third term of the loss, over contours of a segmentation, has no place here. Liu et al., CVPR 2021,
+    arXiv:2103.06030.
     """
     r: int = 1
     outer: float = 1.0

@@ -28,7 +28,7 @@ from fedlib.models.nets import build
 from fedlib.probes import bench
 
 PAIRS = 3           # of the two ways, in turn
-POINTS = 3.0        # that the accuracies may differ by: each way draws its own orders
+POINTS = 2.0        # that the accuracies may differ by
 LEARNED = 30.0      # percent, of ten classes
 TESTED = 128        # images at once
 CHUNK = 1000        # likewise, when they are made

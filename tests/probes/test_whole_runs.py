@@ -99,3 +99,5 @@ def test_the_command_names_what_it_knows(fedlib):
     assert code == 2 and "did you mean 'thousand'?" in err
     code, _, err = fedlib("bench", "--whole", "--device", "cuda")
     assert code == 2 and "--whole measures on a CPU" in err
+    code, _, err = fedlib("bench", "--others", ".")
+    assert code == 2 and "add --whole" in err

@@ -158,3 +158,10 @@ def test_clients_are_delivered_what_the_server_sends_now():
     sent = simulation.server.global_["head.weight"]
     assert not all(torch.equal(w.client.net.head.weight, sent) for w in simulation.workers)
     assert all(torch.equal(w.client.net.head.weight, sent) for w in lessons.delivered(simulation).workers)
+
+
+def test_what_vectors_say_of_labels_is_read_off_and_of_noise_nothing_is():
+    gen, y = torch.Generator().manual_seed(0), torch.arange(4).repeat(50)
+    noise = torch.randn(200, 6, generator=gen)
+    assert lessons.read_off(noise, y) < 45
+    assert lessons.read_off(torch.cat([noise, 9.0 * torch.eye(4)[y]], 1), y) == 100

@@ -81,8 +81,9 @@ compare-speed: $(OTHERS) ## whole runs beside a plain loop and other systems, ea
 PIECE ?= 8m
 RUNS ?= 6
 KNOWN := results/mini_digits/FedAvg-*.json
-gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, measure it, train tables of the papers; PIECE=8m RUNS=6
+gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, count launches and waits, measure it, train tables of the papers; PIECE=8m RUNS=6
 	@$(PY) -m fedlib verify $$(ls $(KNOWN) | head -1) --device cuda
+	@PYTHONPATH=tests:. $(PY) tests/gpu/test_launches.py results
 	@$(PY) -m fedlib bench --device cuda
 	@$(PY) -m fedlib campaign workflow/gpu.toml --device cuda --jobs $(RUNS) --time-budget $(PIECE)
 	@$(PY) -m fedlib status workflow/gpu.toml

@@ -8,8 +8,8 @@ import numpy as np
 from tqdm import tqdm
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import subset_text
 
 NAME = "ag_news"

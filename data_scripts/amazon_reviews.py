@@ -10,8 +10,8 @@ from scipy.sparse import coo_matrix, issparse
 from sklearn.datasets import load_svmlight_file
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import subset_text
 
 NAME = "amazon_reviews"

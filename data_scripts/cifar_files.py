@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
+from fedlib.datasets.published import File
 from fedlib.readers.array_sets import check_classes, check_labels, counts, pooled
 from fedlib.readers.image_folder import bare, subset_text
 

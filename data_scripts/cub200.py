@@ -4,8 +4,8 @@ import re
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import check_listed, decode, subset_text, transform_text
 
 NAME = "cub200"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
+from fedlib.datasets.published import File
 from fedlib.readers import mat_digits, mnist, rendered_digits, usps_files
 from fedlib.readers.array_sets import KINDS, check_classes, check_labels, counts, labels_and_part, pooled
 from fedlib.readers.image_folder import bare, check_listed, class_files, decode, subset_text

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import bare, check_listed, decode, find_domains, hold_out, subset_text, transform_text
 
 _SIX = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")  # MPFT's order of clients

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
+from fedlib.datasets.published import File
 from fedlib.readers.array_sets import check_labels
 
 PARTS = ("train", "t10k")

@@ -7,7 +7,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
+from fedlib.datasets.published import File
 from fedlib.readers.array_sets import check_labels
 
 SVHN_FILES = tuple(

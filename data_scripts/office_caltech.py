@@ -1,8 +1,8 @@
 """Office-Caltech-10: ten object classes seen by Caltech-256, Amazon, a webcam and a DSLR camera (Gong et al., 2012)."""
 import numpy as np
 
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import class_files, classes_text, decode, find_domains, subset_text, transform_text
 
 NAME = "office_caltech"

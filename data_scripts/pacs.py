@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import (
     bare,
     class_files,

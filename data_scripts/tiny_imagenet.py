@@ -2,8 +2,8 @@
 import numpy as np
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.datasets.published import File
 from fedlib.readers.image_folder import check_listed, classes_text, decode, images_in, subset_text, transform_text
 
 NAME = "tiny_imagenet"

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_svmlight_file
 
 from fedlib.core.errors import UserError
-from fedlib.datasets.download import File
+from fedlib.datasets.published import File
 from fedlib.readers.array_sets import KINDS, check_labels
 
 _SOURCE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/"

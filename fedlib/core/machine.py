@@ -67,7 +67,8 @@ def peak(device: str) -> int:
 
 
 def commit() -> str:
-    """The commit of this code, with "-dirty" when it was changed; "unknown" where git does not track it."""
+    """The commit of this code, with "-dirty" when it was changed. Where git does not track it, as in a copy on a
+    cluster: FEDLIB_COMMIT, else "unknown"."""
     def git(*words):
         done = subprocess.run(["git", "-C", Path(__file__).parent, *words], capture_output=True, text=True, check=True)
         return done.stdout.strip()
@@ -75,7 +76,7 @@ def commit() -> str:
         git("ls-files", "--error-unmatch", Path(__file__).name)     # an environment may lie inside another repository
         return git("describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):                # no git, or not in a repository
-        return "unknown"
+        return os.environ.get("FEDLIB_COMMIT", "unknown")
 
 
 def cpu() -> str:

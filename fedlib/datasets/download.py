@@ -9,7 +9,6 @@ import threading
 import time
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,17 +29,6 @@ TIMEOUT = (20, 60)   # seconds: to connect, without a byte
 ENOUGH = 2**20       # bytes: a connection that brought more before it dropped starts the pauses anew
 _held = set()        # (folder, thread) of each lock that this process has
 pooch.get_logger().setLevel("WARNING")
-
-
-@dataclass(frozen=True)
-class File:
-    """One file that a data set's publisher offers."""
-    name: str                        # its path below the set's raw folder
-    urls: tuple[str, ...]            # tried in this order
-    hash: str = ""                   # "sha256:..." or "md5:..."; "": none is published, the counts of the set decide
-    bytes: int = 0                   # about, for the check of free space; 0: unknown
-    unpack: str | None = None        # an archive: the folder below the raw folder for its content ("" for itself)
-    domains: tuple[str, ...] = ()    # the domains that need it; (): all
 
 
 # What callers use

@@ -6,7 +6,7 @@ A reader is a module, a class or any other object with
     CLASSES, DOMAINS    their names
     SIZES               pixels per side, tokens or features that it can be prepared with; the first is the default
     ABOUT               {"source", "licence", "citation", "split", ...}: what the manifest says of it
-    FILES               what can be downloaded (`fedlib.datasets.download.File`); where there is nothing, HOW says why
+    FILES               what can be downloaded (`fedlib.datasets.published.File`); where there is nothing, HOW says why
     read(root, size, say) -> {domain: (x, y, part)}, {what changes in ABOUT}
 
 and, where it differs, KIND = "images" | "tokens" | "features", BUILT_IN = True (needs no raw files), RAW (the folder

@@ -33,7 +33,8 @@ def read(path: Path) -> list[Run]:
         raise UserError(f"{path} holds no runs ({error})") from error
 
 
-def work(path: Path, results: Path, device: str, deadline: float | None, number: int = 0):
+def work(path: Path, results: Path, device: str, deadline: float | None, together: str | int = 1,
+         number: int = 0):
     """Train what nobody has trained or trains, in the file's order, until all is done or the time is over."""
     torch.set_num_threads(1)
     if parent := multiprocessing.parent_process():
@@ -43,7 +44,7 @@ def work(path: Path, results: Path, device: str, deadline: float | None, number:
         if run.path(results).exists():
             continue
         try:
-            loop.train(run, results, device, deadline=deadline, stack=stack.usual(device))
+            loop.train(run, results, device, deadline=deadline, stack=together)
             print(f"[{number}] done: {said}", flush=True)
         except Busy:
             continue
@@ -61,12 +62,15 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--stack", type=stack.asked, help="clients that train at once: auto, 1, 20 [1; auto on a GPU]")
     asked = parser.parse_args(words)
+    together = asked.stack or stack.usual(asked.device)
     runs, places = read(asked.file), machine.places(asked.device)
     machine.check_device(asked.device)
     deadline = time.monotonic() + 60 * asked.minutes if asked.minutes else None
     context = multiprocessing.get_context("spawn")
-    every = [context.Process(target=work, args=(asked.file, asked.results, places[i % len(places)], deadline, i))
+    every = [context.Process(target=work, args=(asked.file, asked.results, places[i % len(places)], deadline, together,
+                                               i))
              for i in range(asked.jobs)]
     for process in every:
         process.start()

@@ -26,7 +26,8 @@ from http_server import Page, Server
 from fedlib.core.errors import UserError
 from fedlib.datasets import download
 from fedlib.datasets import unpack as archives
-from fedlib.datasets.download import File, adopt, fetch, locked
+from fedlib.datasets.download import adopt, fetch, locked
+from fedlib.datasets.published import File
 from fedlib.datasets.unpack import unpack
 
 BODY = random.Random(0).randbytes(1_000_000)

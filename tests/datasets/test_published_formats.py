@@ -382,7 +382,7 @@ def child(name, size, before="") -> subprocess.Popen:
     """Another process that prepares a set from the files that are on offer here; `before` runs first in it."""
     code = ("import os\n"
             "from fedlib.datasets import prepare, registry\n"
-            "from fedlib.datasets.download import File\n"
+            "from fedlib.datasets.published import File\n"
             "from fedlib.readers import image_folder\n"
             f"vars(registry.reader_of({name!r}))['FILES'] = {reader_of(name).FILES!r}\n"
             f"{before}\n"

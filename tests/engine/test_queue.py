@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, numbers, refusal, result, small_run
 
+from fedlib.datasets.registry import DATASETS
 from fedlib.engine import queue, records
 from fedlib.engine.run import plan
 
@@ -17,7 +18,8 @@ from fedlib.engine.run import plan
 BARE = """
 import sys
 sys.modules.update(dict.fromkeys(["pandas", "scipy", "sklearn", "click", "tqdm", "PIL", "matplotlib", "torchvision",
-    "requests", "yaml", "IPython", "nbformat", "open_clip", "flwr", "skimage", "h5py", "finch", "huggingface_hub"]))
+    "requests", "urllib3", "pooch", "yaml", "IPython", "nbformat", "open_clip", "flwr", "skimage", "h5py", "finch",
+    "huggingface_hub"]))
 from fedlib.datasets.registry import DATASETS
 DATASETS |= {"tiny_digits": "tiny_digits"}
 from fedlib.engine import queue
@@ -50,6 +52,15 @@ def test_a_bare_machine_trains_them_is_killed_and_goes_on(tmp_path):
     assert second.returncode == 0 and said.count("done:") == 2, said
     for run in runs:
         assert numbers(records.read_record(run.path(tmp_path / "r"))) == result(run, tmp_path / "here")
+
+
+def test_sets_that_are_prepared_need_nothing_that_downloads():
+    names = sorted(DATASETS.keys() - {"tiny_digits", "tiny_features"})
+    program = ("import sys; sys.modules.update(dict.fromkeys(['requests', 'urllib3', 'pooch', 'pandas', 'click']))\n"
+               f"from fedlib.datasets.registry import DATASETS, reader_of\nfor name in {names}:\n"
+               f"    reader_of(name)")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")

@@ -67,8 +67,10 @@ def peak(device: str) -> int:
 
 
 def commit() -> str:
-    """The commit of this code, with "-dirty" when it was changed. Where git does not track it, as in a copy on a
-    cluster: FEDLIB_COMMIT, else "unknown"."""
+    """The commit of this code, with "-dirty" when it was changed; "unknown" where git does not track it.
+    FEDLIB_COMMIT, where it is set: what a copy on a cluster is of, which git does not know there."""
+    if named := os.environ.get("FEDLIB_COMMIT"):
+        return named
     def git(*words):
         done = subprocess.run(["git", "-C", Path(__file__).parent, *words], capture_output=True, text=True, check=True)
         return done.stdout.strip()
@@ -76,7 +78,7 @@ def commit() -> str:
         git("ls-files", "--error-unmatch", Path(__file__).name)     # an environment may lie inside another repository
         return git("describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):                # no git, or not in a repository
-        return os.environ.get("FEDLIB_COMMIT", "unknown")
+        return "unknown"
 
 
 def cpu() -> str:

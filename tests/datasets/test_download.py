@@ -72,7 +72,7 @@ def recovers(server, folder, name="set.bin", hash=""):
 def child(code: str, *args, before=()) -> subprocess.Popen:
     """A Python process that has `fetch`, `File` and `argv`."""
     start = "import sys, os; from fedlib.datasets import download; from fedlib.datasets.download import *; " \
-            "argv = sys.argv\n"
+            "from fedlib.datasets.published import File; argv = sys.argv\n"
     return subprocess.Popen([*before, sys.executable, "-c", start + code, *map(str, args)], text=True, cwd=ROOT,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

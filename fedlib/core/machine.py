@@ -36,6 +36,7 @@ def settle(device, tf32: bool = False):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")     # read when the first product is computed
         torch.use_deterministic_algorithms(deterministic(device), warn_only=True)
         torch.backends.cudnn.benchmark = False
+        torch.utils.deterministic.fill_uninitialized_memory = False     # a launch for each new tensor, and none is read
 
 
 def deterministic(device) -> bool:

@@ -46,6 +46,35 @@ def waiting(found: pd.DataFrame) -> str:
     return f"In a step the host waits for the GPU with {waits} only." if waits else "In a step the host never waits."
 
 
+def profiled(results: Path) -> dict[str, dict]:
+    """{hardware: {"made", "methods"}}: the same counted by torch's profiler where there is a GPU (`make gpu`)."""
+    found = (json.loads(path.read_text()) for path in sorted((Path(results) / "bench").glob("*.launches")))
+    return {one["made"]["hardware"]: one for one in found}
+
+
+def beside_profiler(asked: pd.DataFrame, one: dict) -> pd.DataFrame:
+    """A line for each method that takes steps on both: launches pretended and counted, their ratio, waits, ms of a step
+    and microseconds of a launch, by the clock."""
+    real = pd.DataFrame(one["methods"]).T
+    real = real[real["launches of a step"] > 0].reindex([m for m in asked.index if m in real.index]).dropna(how="all")
+    pretended = asked["launches of a step"][real.index]
+    return pd.DataFrame({"pretended": pretended, "counted": real["launches of a step"],
+                         "ratio": real["launches of a step"] / pretended, "waits": real["waits of a step"],
+                         "waits pretended": asked["waits of a step"][real.index], "ms of a step": real["ms of a step"],
+                         "µs of a launch": 1000 * real["ms of a step"] / real["launches of a step"]})
+
+
+def profiled_in_words(hardware: str, one: dict, both: pd.DataFrame) -> str:
+    """Do the counts agree, and how long a launch takes."""
+    other = both.index[both["waits"] != both["waits pretended"]]
+    waits = f"not with {', '.join(other)}" if len(other) else "with every method"
+    ratio, launch = both["ratio"], both["µs of a launch"].dropna()
+    return (f"On {hardware} with torch {one['made']['torch']}, {len(both)} methods: the host waits as often as "
+            f"pretended {waits}. There are {ratio.median():.2f} times as many launches as pretended ({ratio.min():.2f} "
+            f"to {ratio.max():.2f}). A launch takes {launch.median():.0f} µs of the host's time ({launch.min():.0f} to "
+            f"{launch.max():.0f}, {len(launch)} methods timed).")
+
+
 def bounds(found: pd.DataFrame, arithmetic: float) -> pd.DataFrame:
     """Milliseconds of a step: its launches, and the arithmetic of its passes. arithmetic: of one forward and backward;
     backward takes twice as long as forward.

@@ -1,4 +1,5 @@
 """Costs in tables and in words: measurements of machines, records, and what tables take."""
+import json
 from statistics import median
 
 import pandas as pd
@@ -139,6 +140,23 @@ def test_what_a_step_asks_of_a_gpu_is_as_counted():
     assert found["launches of a step"].is_monotonic_decreasing and set(found.index) == set(METHODS)
     assert costs.waiting(found) == "In a step the host waits for the GPU with FACMIC only."
     assert "never waits" in costs.waiting(found.drop("FACMIC"))
+
+
+def test_launches_beside_the_profiler(tmp_path):
+    asked = pd.DataFrame({"launches of a step": [100.0, 50.0, 9.0], "waits of a step": [0.0, 2.0, 0.0]},
+                         index=["FedProx", "FedAvg", "MOON"])
+    methods = {"FedAvg": {"launches of a step": 75.0, "waits of a step": 1.0, "ms of a step": 0.75},
+               "FedProx": {"launches of a step": 110.0, "waits of a step": 0.0},
+               "AFL": {"launches of a step": 0.0, "waits of a step": 0.0}}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "g.launches").write_text(json.dumps(
+        {"made": {"hardware": "G", "torch": "2"}, "methods": methods}))
+    (hardware, one), = costs.profiled(tmp_path).items()
+    both = costs.beside_profiler(asked, one)
+    assert both.index.tolist() == ["FedProx", "FedAvg"] and both["ratio"].tolist() == [1.1, 1.5]
+    said = costs.profiled_in_words(hardware, one, both)
+    assert "On G with torch 2, 2 methods: the host waits as often as pretended not with FedAvg." in said
+    assert "1.30 times" in said and "takes 10 µs" in said and "1 methods timed" in said
 
 
 def test_launches_beside_arithmetic():

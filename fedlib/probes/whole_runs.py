@@ -1,7 +1,8 @@
 """Whole runs beside a plain loop: with tests, messages, checkpoints and the record, each in a process of its own.
 
-Three shapes that other systems are measured by, ten thousand clients, and cached features, all made up of classes that
-can be learned. Other systems are scripts that print what `once` gives and their version, see workflow/others.
+Three shapes that other systems are measured by, ten thousand clients, a larger net, and cached features, all made up
+of classes that can be learned. Other systems are scripts that print what `once` gives and their version, see
+workflow/others.
 """
 import json
 import os
@@ -55,6 +56,8 @@ WHOLE = {
                     {"net": "cnn4"}, {"rounds": 3, "batch": 10, "lr": 0.05}),
     "ten_thousand": Whole("10,000 users, 10 a round, a linear net", 10000, 60, 28, 10000,
                           {"net": "linear"}, {"rounds": 100, "cohort": 10, "batch": 10, "lr": 0.003, "test_every": 20}),
+    "pacs": Whole("4 clients, a ResNet-18 at 64 px (PACS in the tables)", 4, 96, 64, 400,
+                  {"net": "resnet18"}, {"rounds": 4, "batch": 32, "lr": 0.05}),
     "features": Whole("20 clients with 512 cached features, an adapter (as in MPFT's tables)", 20, 300, 0, 2000,
                       {"net": "adapter"}, {"rounds": 20, "batch": 32, "lr": 0.03, "test_every": 5}),
 }

@@ -79,9 +79,9 @@ compare-speed: $(OTHERS) ## whole runs beside a plain loop and other systems, ea
 
 # `make gpu` in pieces: each goes on where the last one stopped.
 PIECE ?= 8m
-RUNS ?= 6
+RUNS ?= 10
 KNOWN := results/mini_digits/FedAvg-*.json
-gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, count launches and waits, measure it, train tables of the papers; PIECE=8m RUNS=6
+gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, count launches and waits, measure it, train tables of the papers; PIECE=8m RUNS=10
 	@$(PY) -m fedlib verify $$(ls $(KNOWN) | head -1) --device cuda
 	@PYTHONPATH=tests:. $(PY) tests/gpu/test_launches.py results
 	@$(PY) -m fedlib bench --device cuda

@@ -34,17 +34,25 @@ def read(path: Path) -> list[Run]:
 
 
 def work(path: Path, results: Path, device: str, deadline: float | None, together: str | int = 1,
-         number: int = 0):
-    """Train what nobody has trained or trains, in the file's order, until all is done or the time is over."""
+         number: int = 0, finish: bool = False):
+    """Train what nobody has trained or trains, in the file's order, until all is done or the time is over.
+
+    finish: begin nothing that would not end in time if it took as long as the longest so far.
+    """
     torch.set_num_threads(1)
+    longest = 0.0
     if parent := multiprocessing.parent_process():
         machine.end_with_parent(parent.sentinel)
     for run in read(path):
         said = f"{run.method} {run.data.name} seed {run.seed} {run.digest}"
         if run.path(results).exists():
             continue
+        start = time.monotonic()
+        if finish and deadline and start + longest > deadline:
+            return print(f"[{number}] no time for another", flush=True)
         try:
             loop.train(run, results, device, deadline=deadline, stack=together)
+            longest = max(longest, time.monotonic() - start)
             print(f"[{number}] done: {said}", flush=True)
         except Busy:
             continue
@@ -63,6 +71,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--stack", type=stack.asked, help="clients that train at once: auto, 1, 20 [1; auto on a GPU]")
+    parser.add_argument("--finish", action="store_true", help="begin nothing that would not end in time: for machines "
+                        "whose checkpoints do not stay")
     asked = parser.parse_args(words)
     together = asked.stack or stack.usual(asked.device)
     runs, places = read(asked.file), machine.places(asked.device)
@@ -70,7 +80,7 @@ def main(words: list[str] | None = None) -> int:
     deadline = time.monotonic() + 60 * asked.minutes if asked.minutes else None
     context = multiprocessing.get_context("spawn")
     every = [context.Process(target=work, args=(asked.file, asked.results, places[i % len(places)], deadline, together,
-                                               i))
+                                               i, asked.finish))
              for i in range(asked.jobs)]
     for process in every:
         process.start()

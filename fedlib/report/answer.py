@@ -109,7 +109,8 @@ def basis(page, block: str, rows: list[str]) -> str:
     long = f"{rounds} round{'s' * (rounds != 1)}" + f" of {epochs} epochs" * (epochs > 1)
     seeds = int(found.n.max())
     counts = [f"{int(found[k].eq(True).sum())} {word}" for k, word in
-              (("learned", "learned"), ("settled", "settled"), ("tuned", "tuned"))]
+              (("learned", "learned"), ("settled", "settled"), ("tuned", "tuned"))
+              if not (k == "tuned" and page.blocks[block] == "paper")]
     return (f"{page.blocks[block]} profile, {long}, {seeds} seed{'s' * (seeds != 1)}; of {len(found)} rows "
             + ", ".join(counts))
 

@@ -127,7 +127,8 @@ def beside(machines: dict):
     ratios = {hardware: {one["title"].split(" (")[0]: {system: ratio[0] for system, _, ratio in systems(one)}
                          for one in found["runs"].values()}
               for hardware, found in machines.items() if any(one.get("others") for one in found["runs"].values())}
-    panels = {hardware: pd.DataFrame(lines).T for hardware, lines in ratios.items()}
+    rows = list(dict.fromkeys(run for lines in ratios.values() for run in lines))       # a machine may lack some
+    panels = {hardware: pd.DataFrame(lines).T.reindex(rows) for hardware, lines in ratios.items()}
     return text.or_empty(panels, lambda found: plots.lengths(
         found, "seconds of the run, of the plain loop's", stacked=False, reference=1, linear=1.5), NOTHING)
 

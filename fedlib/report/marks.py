@@ -28,6 +28,8 @@ def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
                                                 places.get(row, 0))
     for mark in ("learned", "settled", "tuned"):
         wide[mark] = [WORDS[rows[mark].get(r)] for r in wide.index]
+    if page.blocks[block] == "paper":       # its rates count as its authors' choice, which is not a choice of ours
+        wide["tuned"] = wide["tuned"].replace("yes", "as printed")
     floors = {name: {c: f"{at[s]:.1f}" for s, c in columns.items() if s in at}
               for name, at in floors_of(page, block).items()}
     below = pd.DataFrame(floors, dtype=object).T.reindex(columns=wide.columns).dropna(how="all")

@@ -54,6 +54,21 @@ def test_a_bare_machine_trains_them_is_killed_and_goes_on(tmp_path):
         assert numbers(records.read_record(run.path(tmp_path / "r"))) == result(run, tmp_path / "here")
 
 
+def test_nothing_is_begun_that_would_not_end(tmp_path, monkeypatch, capsys):
+    """The first took ten seconds, and eight are left."""
+    runs = [small_run(m, net="linear") for m in ("FedAvg", "FedProx")]
+    queue.write(runs, tmp_path / "queue.json")
+    clock = iter([0.0, 10.0, 10.0])
+    monkeypatch.setattr(queue.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(queue.loop, "train", lambda run, *_, **__: None)
+    queue.work(tmp_path / "queue.json", tmp_path / "r", "cpu", 18.0, finish=True)
+    said = capsys.readouterr().out.splitlines()
+    assert "done: FedAvg" in said[0] and said[1:] == ["[0] no time for another"]
+    clock = iter([0.0, 10.0, 10.0, 20.0])
+    queue.work(tmp_path / "queue.json", tmp_path / "r", "cpu", 18.0)
+    assert capsys.readouterr().out.count("done") == 2
+
+
 def test_sets_that_are_prepared_need_nothing_that_downloads():
     names = sorted(DATASETS.keys() - {"tiny_digits", "tiny_features"})
     program = ("import sys; sys.modules.update(dict.fromkeys(['requests', 'urllib3', 'pooch', 'pandas', 'click']))\n"

@@ -19,7 +19,8 @@ NAMED = {"SHA256SUMS": "of `python book/readme.py`: what all of them hold",
          "crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
          "bench/amd-epyc-family-25-model-17-avx512-2-cores.bench": "of `fedlib bench`, one file for each machine",
          "bench/amd-epyc-family-25-model-1-avx2-2-cores.whole": "of `fedlib bench --whole`, likewise",
-         "bench/amd-epyc-family-26-model-2-avx512-2-cores.whole": "of `make compare-speed`, likewise",
+         "bench/amd-epyc-family-25-model-17-avx512-2-cores.whole": "of `make compare-speed`, likewise",
+         "bench/amd-epyc-family-26-model-2-avx512-2-cores.whole": "the same of another machine",
          "bench/nvidia-h200.bench": "of `make gpu`, likewise",
          "bench/nvidia-h200.launches": "of `make gpu`, too: tests/gpu/test_launches.py counted it"}
 

@@ -159,6 +159,16 @@ def test_launches_beside_the_profiler(tmp_path):
     assert "1.30 times" in said and "takes 10 µs" in said and "1 methods timed" in said
 
 
+def test_systems_of_machines_that_measured_different_runs():
+    ran = {"title": "a (where)", "ours": {}, "ratio": [1.1, 1, 1.2],
+           "others": {"pfl": {"version": "1", "ratio": [2, 2, 2]}}}
+    axes = costs.beside({"A": {"runs": {"a": ran}}, "B": {"runs": {"b": ran | {"title": "b"}, "a": ran}},
+                         "C": {"runs": {"a": ran | {"others": {}}}}}).axes
+    assert [ax.get_title() for ax in axes] == ["A", "B"]
+    assert [t.get_text() for t in axes[0].get_yticklabels()] == ["a", "b"]
+    assert [[bar.get_width() for bar in bars][0] for bars in axes[1].containers] == [1.1, 2]
+
+
 def test_launches_beside_arithmetic():
     found = pd.DataFrame({"ms of a step": [6.0, 1.0, 2.5], "passes forward": [5, 1, 3], "passes backward": [5, 1, 1]},
                          index=["pFedMe", "FedAvg", "MOON"])

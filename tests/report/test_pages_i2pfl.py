@@ -13,7 +13,7 @@ from fedlib.engine import records
 from fedlib.experiments import tables
 from fedlib.methods import make
 from fedlib.methods.prototypes import reweighted
-from fedlib.report import i2pfl, printed, text, zoo
+from fedlib.report import answer, i2pfl, printed, text, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = printed.of_paper("i2pfl")
@@ -144,6 +144,18 @@ def test_a_column_of_a_domain_that_nobody_trained_on_has_an_arrow(monkeypatch):
     Page("i2pfl/table3", "mini").show()
     Page("i2pfl/table7", "mini").show()
     assert shown[0] == ["Avg", *(f"→ {c}" for c in shown[1][1:5]), "n", "learned", "settled", "tuned"]
+
+
+def test_the_papers_rates_are_not_called_ours(monkeypatch):
+    """The paper's own experiment takes its rates, which counts as tuned, and is no choice on validation data."""
+    shown = []
+    monkeypatch.setattr(text, "titled", lambda title, table, *more: shown.append(table.data))
+    page = Page("i2pfl/table2", "paper")
+    page.show("office")
+    assert set(shown[0].loc[["I2PFL", "FPL"], "tuned"]) == {"as printed"}
+    assert page.table.tuned("FPL", "paper", "office", "")
+    assert "tuned" not in answer.basis(page, "office", ["I2PFL", "FPL"])
+    assert "tuned" in answer.basis(Page("i2pfl/table2", "lite"), "office", ["I2PFL", "FPL"])
 
 
 def test_blocks_without_records_have_no_differences():

@@ -1,4 +1,6 @@
 """Numbers by method, domain, round or setting."""
+import textwrap
+
 from fedlib.report.plots.looks import (
     DARK,
     DASHES,
@@ -530,7 +532,8 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
             ax.axvline(reference, color="black", linewidth=1)
         ax.set_yticks(range(len(rows)), rows)
         ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.set(title=title, xlabel=label)
+        ax.set(**{k: words if len(panels) == 1 else textwrap.fill(words, 28)
+                  for k, words in (("title", title), ("xlabel", label))})
         ax.spines[["top", "right"]].set_visible(False)
     legend(figure, *axes[0])
     return figure

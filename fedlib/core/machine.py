@@ -68,13 +68,14 @@ def peak(device: str) -> int:
 
 
 def commit() -> str:
-    """The commit of this code, with "-dirty" when it was changed; "unknown" where git does not track it.
-    FEDLIB_COMMIT, where it is set: what a copy on a cluster is of, which git does not know there."""
-    if named := os.environ.get("FEDLIB_COMMIT"):
-        return named
+    """FEDLIB_COMMIT where it is set, for copies that git knows nothing of, or something older; else the commit of this
+    code, with "-dirty" when it was changed; "unknown" where git does not track it.
+    """
     def git(*words):
         done = subprocess.run(["git", "-C", Path(__file__).parent, *words], capture_output=True, text=True, check=True)
         return done.stdout.strip()
+    if named := os.environ.get("FEDLIB_COMMIT"):
+        return named
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)     # an environment may lie inside another repository
         return git("describe", "--always", "--dirty")

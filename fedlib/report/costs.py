@@ -55,7 +55,7 @@ def profiled(results: Path) -> dict[str, dict]:
 def beside_profiler(asked: pd.DataFrame, one: dict) -> pd.DataFrame:
     """A line for each method that takes steps on both: launches pretended and counted, their ratio, waits, ms of a step
     and microseconds of a launch, by the clock."""
-    real = pd.DataFrame(one["methods"]).T
+    real = pd.DataFrame({m: found for m, found in one["methods"].items() if isinstance(found, dict)}).T
     real = real[real["launches of a step"] > 0].reindex([m for m in asked.index if m in real.index]).dropna(how="all")
     pretended = asked["launches of a step"][real.index]
     return pd.DataFrame({"pretended": pretended, "counted": real["launches of a step"],

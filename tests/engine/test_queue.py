@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, numbers, refusal, result, small_run
 
+from fedlib.core import machine
 from fedlib.datasets.registry import DATASETS
 from fedlib.engine import queue, records
 from fedlib.engine.run import plan
@@ -52,6 +53,13 @@ def test_a_bare_machine_trains_them_is_killed_and_goes_on(tmp_path):
     assert second.returncode == 0 and said.count("done:") == 2, said
     for run in runs:
         assert numbers(records.read_record(run.path(tmp_path / "r"))) == result(run, tmp_path / "here")
+
+
+def test_a_copy_names_the_commit_that_it_is_of(monkeypatch):
+    monkeypatch.delenv("FEDLIB_COMMIT", raising=False)
+    known = machine.commit()
+    monkeypatch.setenv("FEDLIB_COMMIT", "1a2b3c4")
+    assert machine.described("cpu")["commit"] == "1a2b3c4" != known
 
 
 def test_nothing_is_begun_that_would_not_end(tmp_path, monkeypatch, capsys):

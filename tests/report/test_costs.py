@@ -147,7 +147,8 @@ def test_launches_beside_the_profiler(tmp_path):
                          index=["FedProx", "FedAvg", "MOON"])
     methods = {"FedAvg": {"launches of a step": 75.0, "waits of a step": 1.0, "ms of a step": 0.75},
                "FedProx": {"launches of a step": 110.0, "waits of a step": 0.0},
-               "AFL": {"launches of a step": 0.0, "waits of a step": 0.0}}
+               "AFL": {"launches of a step": 0.0, "waits of a step": 0.0},
+               "MOON": "UserError: what it lacks there"}
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "g.launches").write_text(json.dumps(
         {"made": {"hardware": "G", "torch": "2"}, "methods": methods}))

@@ -158,7 +158,7 @@ class Table:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
         chosen: {"settings", "protocol", "data"} that come last; a tuned row has its own. A row may change the block's
-        data, net and protocol, and with `net_at` and `protocol_at` those of one profile.
+        data, net and protocol, and with `net_at` and `protocol_at` those of one profile, or of a block at it.
         """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values, places = {}, (printed, profile, f"{printed}.{profile}")
@@ -166,9 +166,11 @@ class Table:
             for some in (given.get("settings", {}), *(given.get("at", {}).get(k, {}) for k in places)):
                 values |= some
         data = how["data"] | self.data.get(printed, {}) | row.get("data", {}) | ({"unseen": [unseen]} if unseen else {})
-        net = how["net"] | row.get("net", {}) | row.get("net_at", {}).get(profile, {})
         chosen = chosen or row.get("chosen", {}).get(f"{block}.{profile}", {})
-        protocol = how["protocol"] | row.get("protocol", {}) | row.get("protocol_at", {}).get(profile, {})
+        net, protocol = (how[part] | row.get(part, {}) for part in ("net", "protocol"))
+        for place in places[1:]:
+            net |= row.get("net_at", {}).get(place, {})
+            protocol |= row.get("protocol_at", {}).get(place, {})
         return plan(method, values | chosen.get("settings", {}), data | chosen.get("data", {}), net,
                     protocol | chosen.get("protocol", {}), seed)
 

@@ -1,5 +1,6 @@
 """The nouns: Split, Client, Federation; and batches of a split on its device."""
 import functools
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +15,7 @@ PIECE = 2 ** 17     # numbers of the small batches that are prepared at once
 
 @dataclass
 class Split:
-    """Samples and labels on one device.
+    """Samples and labels on one device, or images in the host's memory and labels on a GPU that cannot hold both.
 
     x: `(N, 3, H, W)` uint8 images, `(N, D)` float features or `(N, L)` int32 token ids; y: `(N,)` int64; normal: how
     images are normalised on their way to a net (a name in NORMALS).
@@ -27,10 +28,21 @@ class Split:
         return len(self.y)
 
     def __getitem__(self, index) -> "Split":
-        return Split(self.x[index], self.y[index], self.normal)
+        at = [index.to(t.device) if isinstance(index, Tensor) else index for t in (self.x, self.y)]
+        return Split(self.x[at[0]], self.y[at[1]], self.normal)
 
     def to(self, device) -> "Split":
         return Split(self.x.to(device), self.y.to(device), self.normal)
+
+    def input(self) -> Tensor:
+        """What a net takes of all samples, where the labels are."""
+        return as_input(brought(self.x, self.y.device), self.normal)
+
+    def parts(self, size: int):
+        """(what a net takes, labels) of so many samples after the other."""
+        for start in range(0, len(self), size):
+            part = self[start:start + size]
+            yield part.input(), part.y
 
 
 @dataclass
@@ -78,6 +90,20 @@ class Federation:
         """Domain names in the order of the first client that holds each."""
         return list(dict.fromkeys(c.domain for c in self.clients))
 
+    def place(self, device, room: float = math.inf) -> bool:
+        """Move every split to the device, once, however many clients share it. Returns whether images did not go: those
+        of more than `room` bytes in all stay in the host's memory, and each batch is sent when its turn comes.
+        """
+        splits = [s for c in self.clients for s in (c.train, c.test, c.val) if s is not None] + [*self.unseen.values()]
+        once = {id(s): s for s in splits}
+        stay = sum(s.x.nbytes for s in once.values() if s.x.dim() == 4) > room
+        moved = {k: Split(s.x if stay and s.x.dim() == 4 else s.x.to(device), s.y.to(device), s.normal)
+                 for k, s in once.items()}
+        for c in self.clients:
+            c.train, c.test, c.val = (moved.get(id(s)) for s in (c.train, c.test, c.val))
+        self.unseen = {d: moved[id(s)] for d, s in self.unseen.items()}
+        return stay
+
 
 def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
     """What a net takes: uint8 images become normalised floats, features floats; token ids pass through."""
@@ -85,6 +111,13 @@ def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
         return x.float() if x.is_floating_point() else x
     mean, std = normals(normal, x.device)
     return (x / 255).sub_(mean).div_(std)       # one copy: a batch of images fills a cache
+
+
+def brought(x: Tensor, device) -> Tensor:
+    """x on the device. Pinned pages let a GPU fetch it while the host goes on."""
+    if x.device == device:
+        return x
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
 @functools.cache
@@ -132,15 +165,16 @@ def pieces(split: Split, batch: int, augmentation: str, gen: torch.Generator, or
     A GPU is asked as often for a piece as it would be for a batch.
     """
     device, count, last = split.y.device, len(split), len(split) % batch
-    every = torch.randperm(count, generator=gen).to(device, non_blocking=True)
-    if order == "classes":
-        every = split.y.argsort(stable=True)
+    drawn = torch.randperm(count, generator=gen)
+    every = split.y.argsort(stable=True) if order == "classes" else drawn.to(device, non_blocking=True)
+    home = every if split.x.device == device else every.cpu() if order == "classes" else drawn
     highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
     draws = torch.stack([torch.randint(high, (count,), generator=gen) for high in highs], 1)
     draws = draws.to(device, non_blocking=True)
     size = batch * max(1, PIECE // (batch * split.x[:1].numel() or 1))
-    for index in every[:count - last if last < min(least, batch, count) else count].split(size):
-        yield split.x[index], split.y[index], draws[index]
+    end = count - last if last < min(least, batch, count) else count
+    for index, at in zip(every[:end].split(size), home[:end].split(size), strict=True):
+        yield brought(split.x[at], device), split.y[index], draws[index]
 
 
 def prepared(x: Tensor, draws: Tensor, augmentation: str, normal: str) -> Tensor:

@@ -1,5 +1,6 @@
 """The machine and the software that made a number."""
 import datetime
+import math
 import os
 import platform
 import resource
@@ -57,6 +58,11 @@ def slow(precision: str, device) -> str:
 def places(device: str) -> list[str]:
     """The devices that a name stands for: "cuda" means every GPU there is."""
     return [f"cuda:{i}" for i in range(torch.cuda.device_count())] if device == "cuda" else [device]
+
+
+def room(device) -> float:
+    """Bytes that data may take on a GPU: half of what is free, for nets and steps want theirs. A CPU is not asked."""
+    return torch.cuda.mem_get_info(torch.device(device))[0] / 2 if str(device).startswith("cuda") else math.inf
 
 
 def peak(device: str) -> int:

@@ -41,7 +41,7 @@ class Simulation:
                  stack: str | int = 1, net=None, share: bool = False):
         self.run, self.device, self.stack, self.rounds, self.made = run, device, stack, [], {}
         self.federation = federation or federate(run.data, run.seed)
-        self.federation.unseen = {d: split.to(device) for d, split in self.federation.unseen.items()}
+        self.streamed = not workers and self.federation.place(device, machine.room(device))
         machine.settle(device, run.protocol.precision == "tf32")
         net = net or initial_net(run, self.federation)
         workers = workers or make_workers(run, self.federation.clients, net, device, share)
@@ -155,7 +155,8 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
         if after:
             after(simulation)
         made = simulation.made | {"data": federation.about, **simulation.workers.made, "peak_mb": machine.peak(device),
-                                  "seconds": round(sum(r["seconds"] for r in rounds), 3)}
+                                  "seconds": round(sum(r["seconds"] for r in rounds), 3),
+                                  **({"streamed": True} if simulation.streamed else {})}
         records.write_record(path, {"run": run.spec, "rounds": rounds, "made": made})
         path.with_suffix(".partial").unlink(missing_ok=True)
     return path

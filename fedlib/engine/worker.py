@@ -4,8 +4,9 @@ import copy
 import torch
 import torch.nn.functional as F
 
+from fedlib.core import machine
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Client, Federation, as_input
+from fedlib.core.federation import Client, Federation
 from fedlib.core.params import load_params, snapshot, to_device
 from fedlib.engine import stack as stacked
 from fedlib.engine.run import Run
@@ -16,6 +17,7 @@ from fedlib.models.nets import Net, build
 from fedlib.models.prompt_head import PromptHead, Tower
 
 CACHED = 128        # images of a test batch on a CPU: a larger one leaves its cache, and takes memory
+LIVE = 64           # times the numbers of an image that a net holds at once in a test: ResNet-18 with a 3x3 stem
 
 
 class Worker:
@@ -30,8 +32,6 @@ class Worker:
         self.client, self.device, self.held = client, device, like and like.held
         self.method.seed, self.method.classes, self.method.domains = client.seed, client.classes, client.domains
         self.heads = run.net.head == "own"
-        client.train, client.test = client.train.to(device), client.test.to(device)
-        client.val = client.val and client.val.to(device)
         if net is not None:
             net = self.method.equip(net).to(device)
             if run.protocol.precision == "bf16":    # on processors with bfloat16 units it halves a convolution's time
@@ -97,14 +97,15 @@ class Worker:
     def score(self, split) -> dict:
         """{"acc": percent, "loss": mean cross-entropy} of the client's predictions, in evaluation mode."""
         client = self.client
-        images = split.x.dim() > 2 and split.x.device.type == "cpu"
-        batch = min(self.method.at_once, CACHED) if images else self.method.at_once
+        batch = self.method.at_once
+        if split.x.dim() == 4:
+            most = machine.room(self.device) / (LIVE * 4 * split.x[0].numel())
+            batch = min(batch, CACHED if split.y.device.type == "cpu" else max(1, int(most)))
         client.net.eval()
         right, loss = [], []        # they stay where they are until all is computed
-        for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
-            x, y = x.to(self.device), y.to(self.device)
+        for x, y in split.parts(batch):
             with autocast(self.method.protocol, y):
-                logits = self.method.predict(client.net, as_input(x, split.normal), client).float()
+                logits = self.method.predict(client.net, x, client).float()
             right.append((logits.argmax(1) == y).sum())
             loss.append(F.cross_entropy(logits, y, reduction="sum"))
         right, loss = (sum(torch.stack(parts).tolist()) for parts in (right, loss))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from fedlib.core import settings
 from fedlib.core.errors import pick
-from fedlib.core.federation import as_input, batches
+from fedlib.core.federation import batches
 from fedlib.core.params import buffers, load_params, mean, snapshot
 from fedlib.core.seeds import generator
 
@@ -233,4 +233,4 @@ def outputs(module, split, protocol) -> torch.Tensor:
     """What a net or its body gives for a whole split, in evaluation mode and without augmentation."""
     module.eval()
     with autocast(protocol, split.y):
-        return torch.cat([module(as_input(part, split.normal)).float() for part in split.x.split(1024)])
+        return torch.cat([module(x).float() for x, _ in split.parts(1024)])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.core.errors import UserError
-from fedlib.core.federation import Split, as_input
+from fedlib.core.federation import Split
 from fedlib.core.params import load_params, snapshot
 from fedlib.core.seeds import generator
 from fedlib.methods.base import FedAvg, method, warmed
@@ -66,7 +66,7 @@ class MPFT(FedAvg):
         """No training: the features are those of the frozen encoder."""
 
     def upload(self, client):
-        protos, of = pool(as_input(client.train.x), client.train.y, self, generator(client.seed, "protos", client.id))
+        protos, of = pool(client.train.input(), client.train.y, self, generator(client.seed, "protos", client.id))
         draws = generator(client.seed, "noise", client.id, *client.secret)
         noise = torch.randn(protos.shape, generator=draws).to(protos.device)
         return {"protos": protos + self.q * self.s * noise, "of": of, "n": torch.tensor(len(client.train))}
@@ -101,7 +101,7 @@ def distil(method: MPFT, client, few: Split):
     opt = torch.optim.AdamW(client.net.train().parameters(), method.local_lr)
     order = torch.randperm(len(few), generator=generator(client.seed, "shots", client.id)).to(few.y.device)
     for index in order.split(8):
-        x, y = as_input(few.x[index]), few.y[index]
+        x, y = few[index].input(), few.y[index]
         logits, old = client.net(x), anchor(x)
         apart = F.kl_div(logits.log_softmax(1), old.log_softmax(1), log_target=True, reduction="none").sum(1).mean()
         apart = apart / (old.shape[1] if method.kd == "mean" else 1)

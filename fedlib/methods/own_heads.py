@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedlib.core.errors import UserError
-from fedlib.core.federation import as_input
 from fedlib.core.losses import align, class_means, mmd
 from fedlib.core.params import load_params, mean, snapshot
 from fedlib.core.seeds import generator, key
@@ -299,11 +298,11 @@ def on_simplex(x) -> torch.Tensor:
 
 def trace(client, protocol) -> torch.Tensor:
     """sum_B |grad F_k(w; B)|^2 over the client's training batches, in evaluation mode and without augmentation."""
-    net, split = client.net.eval(), client.train
+    net = client.net.eval()
     own, total = [p for p in net.parameters() if p.requires_grad], 0.0
-    for x, y in zip(split.x.split(protocol.batch), split.y.split(protocol.batch)):
+    for x, y in client.train.parts(protocol.batch):
         with autocast(protocol, x):
-            loss = F.cross_entropy(net(as_input(x, split.normal)), y)
+            loss = F.cross_entropy(net(x), y)
         total = total + sum(g.square().sum() for g in torch.autograd.grad(loss, own))
     return total
 

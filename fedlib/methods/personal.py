@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedlib.core.federation import as_input, batches
+from fedlib.core.federation import batches
 from fedlib.core.params import buffers, each, load_params, mean, snapshot
 from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method
@@ -321,7 +321,7 @@ def worth(old, models: dict, split, protocol) -> dict:
 @torch.no_grad()
 def mean_loss(net, params: dict, split, protocol):
     """Cross-entropy on the split of the net with these entries."""
-    with autocast(protocol, split.x):
-        sums = [F.cross_entropy(functional_call(net, params, as_input(x, split.normal)).float(), y, reduction="sum")
-                for x, y in zip(split.x.split(1024), split.y.split(1024))]
+    with autocast(protocol, split.y):
+        sums = [F.cross_entropy(functional_call(net, params, x).float(), y, reduction="sum")
+                for x, y in split.parts(1024)]
     return sum(sums) / len(split)

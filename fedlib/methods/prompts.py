@@ -7,7 +7,6 @@ from torch import nn
 from torch.func import functional_call
 
 from fedlib.core.errors import UserError
-from fedlib.core.federation import as_input
 from fedlib.core.losses import cosines, frame, lmmd
 from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, method
@@ -63,7 +62,7 @@ class FACMIC(FedCLIP):
     def loss(self, net, x, y, client):
         gen = generator(client.seed, "unlabelled", client.round, client.id, len(client.scratch.get("losses", [])))
         some = torch.randint(len(client.test), (len(y),), generator=gen).to(y.device)
-        z, other = net.body(x), net.body(as_input(client.test.x[some], client.test.normal))
+        z, other = net.body(x), net.body(client.test[some].input())
         logits = net.head(z)
         classes = F.one_hot(y, logits.shape[1]).float(), net.head(other).detach().softmax(1)
         return self.matched(logits, y) + self.lam * lmmd(z, classes[0], other, classes[1])
@@ -275,7 +274,7 @@ class FedDEAP(PromptFL):
 
     def vectors(self, net, client):
         """t under the mean feature of the client's training images."""
-        return self.texts(net, net.body(as_input(client.train.x, client.train.normal)).mean(0))
+        return self.texts(net, net.body(client.train.input()).mean(0))
 
     def predict(self, net, x, client):
         z, head = net.body(x), net.head

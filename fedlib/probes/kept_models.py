@@ -100,7 +100,7 @@ def entries(worker: Worker, server, run: Run) -> dict:
     kept = {"net": client.net.state_dict(), "state": seen.state.found(), "got": seen.got.found()}
     if "y" in seen.train.asked:
         kept["counts"] = client.train.y.bincount(minlength=len(client.classes))
-    if "x" in seen.train.asked:
+    if "input" in seen.train.asked:
         if not isinstance(client.net.body, nn.Identity):
             raise UserError(f"{run.method} predicts with its training samples, which no model keeps, in this net")
         kept["mean"] = client.train.x.float().mean(0)       # of features; it asks for no more of them
@@ -185,7 +185,8 @@ def worker_of(run: Run, about: dict, client: dict, held: dict, device: str) -> W
     y = torch.arange(len(counts)).repeat_interleave(counts)
     x = torch.zeros(0, *about["shape"], dtype=torch.int32 if about["kind"] == "tokens" else torch.float32)
     x = held["mean"][None] if "mean" in held else x
-    made = Client(client["id"], client["domain"], Split(x, y), Split(x, y), seed=run.seed, classes=about["classes"],
+    empty = Split(x, y).to(device)
+    made = Client(client["id"], client["domain"], empty, empty, seed=run.seed, classes=about["classes"],
                   domains=about["domains"], head=held.get("head"))
     federation = Federation([made], about["classes"], {}, {}, words=len(about["words"]), head=held.get("head"))
     untrained = dataclasses.replace(run, net=dataclasses.replace(run.net, start="random"))      # no weights to look for

@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedlib.core.federation import as_input
 from fedlib.core.seeds import generator, key
 from fedlib.engine import records
 from fedlib.engine.loop import train_beside
@@ -88,5 +87,5 @@ def sent(simulation) -> tuple[torch.Tensor, torch.Tensor]:
         client, method = worker.client, worker.method
         client.got = simulation.server.broadcast(client.id)
         z = outputs(client.net.body, client.train, method.protocol)
-        pairs.append((as_input(client.train.x, client.train.normal), method.noisy(z, client.train.y, client)))
+        pairs.append((client.train.input(), method.noisy(z, client.train.y, client)))
     return torch.cat([x for x, _ in pairs]), torch.cat([z for _, z in pairs])

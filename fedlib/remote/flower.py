@@ -21,6 +21,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import load_file, save
 
+from fedlib.core import machine
 from fedlib.core.errors import UserError, pick
 from fedlib.core.federation import Client, Federation, Split
 from fedlib.core.files import write_bytes
@@ -69,6 +70,7 @@ class Place:
         self.folder = Path(config["state"]) / f"{run.method}-{run.digest}"
         own = dataclasses.replace(run.data, name=config.get("data", run.data.name), domains=(config["domain"],))
         self.federation = federate(own, run.seed)
+        self.federation.place(self.device, machine.room(self.device))
         self.client = self.federation.clients[0]
 
     def hello(self) -> dict:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from fedlib.core import machine
 from fedlib.datasets import feature_cache, prepare
-from fedlib.engine import records, stack
+from fedlib.engine import loop, records, stack
 from fedlib.experiments import batch
 from fedlib.models import encoders
 from fedlib.probes import grad_cam, inversion, leakage
@@ -20,6 +20,7 @@ from fedlib.probes import grad_cam, inversion, leakage
 def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a pretended GPU")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 2**20)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (2**33, 2**34))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: pretend_gpu.count("sync"))
     yield
     torch.use_deterministic_algorithms(False)
@@ -78,6 +79,24 @@ def test_an_unseen_domain_is_sent_once(tmp_path):
         sent.append(pretend_gpu.counts["h2d"])
     printed = prepare.load_set("tiny_digits").tensors["printed/x"].nbytes * 3 // 10
     assert sent[1] - sent[0] < printed
+
+
+@pytest.mark.parametrize("name, together", [("FedAvg", 2), *((m, 1) for m in (
+    "FedAvg", "FedFomo", "FedPHP", "IFCA", "FedAS", "FedIIR", "FedPall", "I2PFL"))])
+def test_images_that_the_device_cannot_hold_are_sent_batch_by_batch(name, together, tmp_path, monkeypatch):
+    """The same numbers, and nothing of a split stays there."""
+    run, room = tiny(name, data={"unseen": ("printed",)}), machine.room(GPU)
+    whole = result(run, tmp_path / "whole", device=GPU, stack=together)
+    images = []
+    monkeypatch.setattr(machine, "room", lambda device: 9000)      # what the two splits take is more
+    monkeypatch.setattr(loop.Federation, "place", lambda self, device, room, place=loop.Federation.place:
+                        images.append(self) or place(self, device, room))
+    for one, other in zip(result(run, tmp_path / "sent", device=GPU, stack=together), whole, strict=True):
+        close(one, other)
+    client = images[0].clients[0]
+    assert room > 2**31 and (client.train.x.device.type, client.train.y.device.type) == ("cpu", "gpu")
+    assert records.read_record(run.path(tmp_path / "sent"))["made"]["streamed"]
+    assert "streamed" not in records.read_record(run.path(tmp_path / "whole"))["made"]
 
 
 def test_a_run_that_was_interrupted_goes_on_there(tmp_path):

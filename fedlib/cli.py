@@ -426,17 +426,20 @@ def campaign(file, jobs, time_budget, write, results, device):
 @click.argument("table")
 @PROFILE
 @click.option("--seeds", help="Like 0,1,2 [default: the table's].")
+@click.option("--memory", is_flag=True, help="Predict how much a run of each row takes; seconds a row, with its data.")
 @RESULTS
 @JSON
-def plan(table, profile, seeds, results, as_json):
+def plan(table, profile, seeds, memory, results, as_json):
     """List the runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
     from fedlib.report import shown
     seeds, results = parse_seeds(seeds), results_folder(results)
     lines, power = batch.listing(table, profile, seeds, results), shown.power(table, profile, seeds, results)
-    click.echo(json.dumps({"table": table, "profile": profile, "runs": lines, "power": power}, indent=1) if as_json
-               else batch.listing_text(lines) + "\n" + shown.power_text(power))
+    needs = shown.memory(table, profile, results) if memory else []
+    content = {"table": table, "profile": profile, "runs": lines, "power": power} | ({"memory": needs} if needs else {})
+    click.echo(json.dumps(content, indent=1) if as_json else "\n".join(
+        [batch.listing_text(lines), shown.power_text(power), *([shown.memory_text(needs)] if needs else [])]))
 
 
 @cli.command()

@@ -81,6 +81,7 @@ class Simulation:
             tested = self.workers.test(rest, ((self.message(i), {}, {}) for i in rest))
             said += [(self.federation.clients[i], {"after": t["test"]}) for i, t in zip(rest, tested, strict=True) if t]
         self.server.aggregate(uploads)
+        del uploads     # a net for each client: a test has the room
         row = {"round": self.number + 1, **measure_round(self, said, test), "bytes_up": up, "bytes_down": down}
         row |= ({"server": self.server.measured} if self.server.measured else {}) | self.workers.heard()
         if not all(map(finite, (row.get("loss", 0.0), row["train_loss"]))):

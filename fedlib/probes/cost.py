@@ -1,12 +1,19 @@
-"""What a method costs in a round: bytes of real messages, and passes through the net, counted in a tiny federation."""
+"""What a method costs in a round: bytes of real messages, passes through the net, memory; counted in a tiny federation.
+"""
+import dataclasses
+import weakref
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from fedlib.core import settings
 from fedlib.core.federation import Client, Federation, Split
 from fedlib.core.params import flatten, nbytes
 from fedlib.core.seeds import generator
+from fedlib.datasets.partition import federate
 from fedlib.engine.loop import Simulation
-from fedlib.engine.run import plan
+from fedlib.engine.run import Run, plan
 from fedlib.methods import METHODS
 from fedlib.models.nets import Arch
 
@@ -24,9 +31,8 @@ def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, valu
     of 10.
     """
     protocol = {"rounds": BEFORE + 1, "batch": BATCH}
-    brief = {"server_epochs": 1} if "server_epochs" in settings.fields(METHODS[method]) else {}    # changes no byte
     data = {"name": "random"} | ({"encoder": "mini_clip"} if arch.head == "prompts" else {})
-    run = plan(method, (values or {}) | brief, data, vars(arch), protocol, 0)
+    run = plan(method, (values or {}) | brief(method), data, vars(arch), protocol, 0)
     sizes = [2 * BATCH] + [2] * (clients - 1)       # what the others hold does not matter
     tiny = Simulation(run, made_up(sizes, classes, shape, head=arch.head in ("frozen", "own")))
     for _ in range(BEFORE):
@@ -37,6 +43,63 @@ def cost(method: str, arch: Arch, classes: int, shape: tuple, clients: int, valu
     up, _ = tiny.workers[0].train(down, BEFORE)
     return {"bytes_down": nbytes(down), "bytes_up": nbytes(up), "floats_down": floats(down),
             "floats_up": floats(up)} | {k: n / (2 * BATCH) for k, n in passes.items()}
+
+
+def brief(method: str) -> dict:
+    """The setting that shortens a server's training, which changes no byte."""
+    return {"server_epochs": 1} if "server_epochs" in settings.fields(METHODS[method]) else {}
+
+
+def memory(run: Run) -> dict:
+    """{"data", "peak"}: bytes of the run's samples, and of all tensors at the peak of a round, samples included.
+
+    Clients train one after the other. Two rounds of the run's net with as many clients, on made-up samples: one client
+    has a batch, the others two samples; then a test batch. What a GPU's kernels and its allocator want is not in it: a
+    fourth more in I2PFL's Table 2 on an H200 (649 MB, 520 by this of the code of then). UserError: data not here.
+    """
+    federation, protocol = federate(run.data, run.seed), dataclasses.replace(run.protocol, epochs=1)
+    clients = federation.clients
+    splits = {id(s): s for c in clients for s in (c.train, c.test, c.val) if s is not None}
+    data = sum(s.x.nbytes + s.y.nbytes for s in [*splits.values(), *federation.unseen.values()])
+    shape = tuple(clients[0].train.x.shape[1:])
+    sizes = [protocol.batch] + [2] * (len(clients) - 1)
+    tiny = made_up(sizes, len(federation.classes), shape, federation.words, federation.head is not None)
+    with Live() as live:
+        short = dataclasses.replace(run, protocol=protocol, settings=run.settings | brief(run.method))
+        simulation = Simulation(short, tiny, share=True)
+        simulation.round()
+        simulation.round()      # what is kept from round to round is there
+        worker = simulation.workers.at(0)
+        tested = min(worker.method.at_once, max(len(c.test) for c in clients))
+        with torch.inference_mode():
+            some = random(tested, len(federation.classes), shape, federation.words)
+            worker.method.predict(worker.client.net.eval(), some.input(), worker.client)
+    return {"data": data, "peak": data + live.most}
+
+
+class Live(TorchDispatchMode):
+    """Inside, it knows how many bytes the tensors that are alive have, and the most there were."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.now, self.most = set(), 0, 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        tree_map_only(torch.Tensor, self.look, out)
+        return out
+
+    def look(self, tensor):
+        held = tensor.untyped_storage()
+        if id(held) not in self.seen:
+            self.seen.add(id(held))
+            weakref.finalize(held, self.gone, id(held), held.nbytes())
+            self.now += held.nbytes()
+            self.most = max(self.most, self.now)
+
+    def gone(self, place: int, size: int):
+        self.seen.discard(place)
+        self.now -= size
 
 
 def made_up(sizes: list[int], classes: int, shape: tuple, words: int = 0, head: bool = False) -> Federation:

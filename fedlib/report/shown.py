@@ -10,6 +10,7 @@ from fedlib.experiments import claims, evidence, failures, tables
 from fedlib.experiments import compared as comparisons
 from fedlib.experiments import power as powers
 from fedlib.experiments.results import results_folder
+from fedlib.probes import cost
 
 CLAIM = ["id", "paper", "table", "block", "profile", "rows", "verdict", "reason", "direction", "over", "mean", "half",
          "n", "printed", "agrees", "needs", "p", "holm", "says", "source", "note"]
@@ -124,6 +125,26 @@ def shown_text(found: dict) -> str:
 def power(ident: str, profile: str, seeds, results: Path) -> list[dict]:
     """What the seeds and test images of a table's blocks can show: `fedlib.experiments.power`."""
     return plain(powers.of_blocks(tables.load_table(ident), profile, results, len(seeds) if seeds else None))
+
+
+def memory(ident: str, profile: str, results: Path) -> list[dict]:
+    """What a run of each block and row needs: block, row, and in MB data, peak, record (on a GPU, where there is one).
+
+    `fedlib.probes.cost.memory`; it takes some seconds a row.
+    """
+    table = tables.load_table(ident)
+    records = [(p, r["made"]) for p, r in tables.records_of(table, profile, results)]
+    on_gpu = {(p.block, p.row): made["peak_mb"] for p, made in records if made["device"].startswith("cuda")}
+    firsts = {(p.block, p.row): p.run for p in reversed(table.runs(profile, table.seeds[:1]))
+              if not tables.is_tuned(p.row)}
+    return [{"block": b, "row": r, **{k: round(n / 2**20) for k, n in cost.memory(run).items()},
+             "record": on_gpu.get((b, r))} for (b, r), run in reversed(firsts.items())]
+
+
+def memory_text(found: list[dict]) -> str:
+    """The same for a reader."""
+    return "\n".join(f"{m['peak']:>6} MB  {m['row']}, {m['block']}: all tensors at the peak of a round, samples "
+                     f"{m['data']} MB" + f"; a record on a GPU: {m['record']} MB" * bool(m["record"]) for m in found)
 
 
 def power_text(found: list[dict]) -> str:

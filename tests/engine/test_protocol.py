@@ -1,5 +1,6 @@
 """What a protocol says: early stopping, who takes part, when a test is, unseen domains, kept buffers, bfloat16."""
 import json
+import weakref
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
 from fedlib.engine.evaluate import stalled
 from fedlib.engine.loop import Simulation
-from fedlib.methods.base import Protocol
+from fedlib.engine.worker import Workers
+from fedlib.methods.base import FedAvg, Protocol
 
 
 def test_stalled_by_hand():
@@ -167,3 +169,19 @@ def test_bfloat16_changes_the_numbers_and_still_learns(tmp_path):
     rounds = {p: result(small_run(precision=p), tmp_path) for p in ("float32", "bf16")}
     losses = {p: r[-1]["loss"] for p, r in rounds.items()}
     assert losses["bf16"] != losses["float32"] and abs(losses["bf16"] - losses["float32"]) < 0.5
+
+
+def test_a_test_has_the_room_of_the_uploads(monkeypatch, tmp_path):
+    """A net for each client: when a round is tested, the server has made one of them."""
+    uploads, aggregate, test = [], FedAvg.aggregate, Workers.test
+
+    def aggregated(self, given):
+        uploads.extend(weakref.ref(t) for u in given.values() for t in u["params"].values())
+        aggregate(self, given)
+
+    def tested(self, places, asked):
+        assert uploads and not any(t() is not None for t in uploads)
+        return test(self, places, asked)
+    monkeypatch.setattr(FedAvg, "aggregate", aggregated)
+    monkeypatch.setattr(Workers, "test", tested)
+    assert len(result(small_run(), tmp_path)) == 2

@@ -1,13 +1,16 @@
 """What a method costs in a round, against counts by hand and against a run."""
+import dataclasses
 import json
 
 import pytest
+import torch
 from conftest import result, small_run
 
 from fedlib.core.errors import UserError
+from fedlib.core.params import nbytes, snapshot
 from fedlib.methods import METHODS
-from fedlib.models.nets import Arch
-from fedlib.probes.cost import cost
+from fedlib.models.nets import Arch, build
+from fedlib.probes.cost import Live, cost, memory
 
 HEAD = 4 * (32 * 10 + 10)                   # bytes of a head: 32 features, 10 classes
 NET = 4 * (2 * 25 * 3 + 2) + 4 * (4 * 25 * 2 + 4) + 4 * (32 * 4 * 4 * 4 + 32) + HEAD      # cnn4 of width 2, 28 pixels
@@ -102,3 +105,31 @@ def test_methods_in_plain_text(fedlib, monkeypatch):
 def test_methods_refuses_what_cannot_be_counted(fedlib, args, says):
     code, out, err = fedlib("methods", *args)
     assert code == 2 and out == "" and says in err and err.count("\n") == 1
+
+
+def test_bytes_of_the_tensors_that_are_alive():
+    with Live() as live:
+        a = torch.zeros(1000)
+        b = a + 1
+        c = b.view(10, 100)[2:]     # no memory of its own
+        del a
+        d = torch.ones(100, dtype=torch.int64)
+    assert (live.most, live.now) == (8000, 4000 + 800)
+    del b, c, d
+    assert live.now == 0
+
+
+def test_memory_is_of_nets_and_of_what_a_step_keeps():
+    """Each client more is an upload more; the larger the batch, the more the layers keep for the way back."""
+    def of(width=64, clients=(2, 1, 1, 1), batch=8):
+        run = small_run(net="cnn4", data={"clients": clients, "fraction": 0.25}, batch=batch)
+        return memory(dataclasses.replace(run, net=dataclasses.replace(run.net, width=width)))
+
+    few, many = of(), of(clients=(4, 2, 2, 2))
+    size = nbytes(snapshot(build(Arch("cnn4", 64), 10, (3, 28, 28), 0)))
+    assert few["data"] == (5 * 12 + 4 * 50) * (3 * 28 * 28 + 8)        # two clients share a test split
+    assert 4.9 * size < many["peak"] - many["data"] - (few["peak"] - few["data"]) < 6 * size
+    assert few["peak"] > few["data"] + 8 * size         # five uploads, the net, its gradient, the server's
+    narrow, wide = (of(width=4, batch=b)["peak"] for b in (100, 200))     # more than a test has
+    image = 4 * (4 * 24 * 24 + 4 * 12 * 12)
+    assert 100 * image < wide - narrow < 500 * image

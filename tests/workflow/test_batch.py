@@ -47,6 +47,10 @@ def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_
         f"done     {one.run.digest} FedAvg, b, seed 0", f"missing  {others[0].run.digest} FedProx, b, seed 0",
         f"missing  {others[-2].run.digest} constant answer, b, seed 0"]
     assert fedlib("plan", "small/t", "--profile", "ligth")[0] == 2
+    needs = json.loads(fedlib("plan", "small/t", "--results", tmp_path, "--json", "--memory")[1])["memory"]
+    assert [(m["row"], m["data"], m["peak"] >= 1, m["record"]) for m in needs] == [("FedAvg", 0, True, None),
+                                                                                  ("FedProx", 0, True, None)]
+    assert "all tensors at the peak" in fedlib("plan", "small/t", "--results", tmp_path, "--memory")[1].splitlines()[-1]
 
 
 def test_a_measure_that_is_missing_beside_a_record_is_planned(small, fedlib, tmp_path):

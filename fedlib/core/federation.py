@@ -10,7 +10,7 @@ from torch import Tensor, nn
 NORMALS = {k: torch.tensor(v).view(2, 1, 3, 1, 1) for k, v in {
     "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], "half": [[0.5] * 3] * 2, "none": [[0.0] * 3, [1.0] * 3]
 }.items()}
-PIECE = 2 ** 17     # numbers of the small batches that are prepared at once
+PIECE = {"cpu": 2 ** 17, "gpu": 2 ** 22}    # numbers of batches that are prepared at once: a cache, or fewer launches
 
 
 @dataclass
@@ -171,7 +171,7 @@ def pieces(split: Split, batch: int, augmentation: str, gen: torch.Generator, or
     highs = (9, 9, 2, 61) if augmentation == "flip_rotate" else (9, 9, 2)
     draws = torch.stack([torch.randint(high, (count,), generator=gen) for high in highs], 1)
     draws = draws.to(device, non_blocking=True)
-    size = batch * max(1, PIECE // (batch * split.x[:1].numel() or 1))
+    size = batch * max(1, PIECE["cpu" if device.type == "cpu" else "gpu"] // (batch * split.x[:1].numel() or 1))
     end = count - last if last < min(least, batch, count) else count
     for index, at in zip(every[:end].split(size), home[:end].split(size), strict=True):
         yield brought(split.x[at], device), split.y[index], draws[index]

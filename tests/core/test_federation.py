@@ -72,7 +72,7 @@ def test_batches_prepared_at_once_are_those_prepared_alone(augmentation, monkeyp
     pixels = torch.randint(256, (21, 3, 9, 7), dtype=torch.uint8, generator=seeds.generator(0, "pixels"))
     split, found = Split(pixels, torch.arange(21)), []
     for piece in (1, 2 ** 20):
-        monkeypatch.setattr(federation, "PIECE", piece)
+        monkeypatch.setattr(federation, "PIECE", {"cpu": piece})
         found.append(list(batches(split, 4, augmentation, seeds.generator(0))))
     assert [len(y) for _, y in found[0]] == [4] * 5     # the last sample is left out
     assert all(torch.equal(a, b) for one, other in zip(*found, strict=True) for a, b in zip(one, other, strict=True))

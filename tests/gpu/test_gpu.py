@@ -8,7 +8,8 @@ from conftest import METHOD_NAMES, close, interrupted, result, small_run
 from pretend_gpu import GPU
 from safetensors.torch import load_file
 
-from fedlib.core import machine
+from fedlib.core import federation, machine
+from fedlib.core.seeds import generator
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records, stack
 from fedlib.experiments import batch
@@ -97,6 +98,19 @@ def test_images_that_the_device_cannot_hold_are_sent_batch_by_batch(name, togeth
     assert room > 2**31 and (client.train.x.device.type, client.train.y.device.type) == ("cpu", "gpu")
     assert records.read_record(run.path(tmp_path / "sent"))["made"]["streamed"]
     assert "streamed" not in records.read_record(run.path(tmp_path / "whole"))["made"]
+
+
+def test_more_batches_are_prepared_at_once_there():
+    """The same batches; a launch on a GPU takes as long for many as for one."""
+    images = torch.arange(200 * 3 * 32 * 32).view(200, 3, 32, 32).to(torch.uint8)
+    split, launches, made = federation.Split(images, torch.arange(200) % 5), [], []
+    for device, pieces in (("cpu", 7), (GPU, 1)):
+        here = split.to(device)
+        assert len([*federation.pieces(here, 32, "crop_flip", generator(0), "random", 2)]) == pieces
+        pretend_gpu.clear()
+        made.append([x.cpu() for x, _ in federation.batches(here, 32, "crop_flip", generator(0))])
+        launches.append(pretend_gpu.counts["launch"])
+    assert len(made[0]) == 7 and all(map(torch.equal, *made)) and 0 == launches[0] < launches[1] < 60
 
 
 def test_a_run_that_was_interrupted_goes_on_there(tmp_path):

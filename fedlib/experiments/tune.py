@@ -35,7 +35,7 @@ MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": 
         "FedGMA": "tau", "FedSAM": "rho", "FedIIR": "gamma", "FedSR": "l2", "FedLC": "tau", "FedNTD": "beta",
         "FedDecorr": "beta", "FedETF": "scale", "KgCoOp": "lam", "FedPGP": "mu",
         "FedPAC": "lam", "FedCP": "lam", "GPFL": "lam", "pFedFDA": "ridge", "FedDG": "outer"}
-RATE = {"MPFT": "server_lr", "FedPFT": "server_lr"}     # of methods that train elsewhere than at the clients
+RATE = {"MPFT": "server_lr", "FedPFT": "server_lr", "PerFedAvg": "beta"}     # 0: the protocol's, as the others have
 PENALTY = {"Fed3R": "lam", "AFL": "lam", "FedCGS": "lam"}     # and of those that do not train
 MOST = {"FedALA": 1.0, "APFL": 0.99, "FedGMA": 1.0}        # what a weight may be at most
 
@@ -65,8 +65,8 @@ def tries(table: Table, profile: str, blocks=None, rows=None, count: int = TRIES
 def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) -> list[dict]:
     """[{"settings", "protocol"}]: what each try changes in a row. The first changes nothing."""
     run = table.plan(row, block, profile, SEEDS[0])
-    rate, main = RATE.get(run.method), MAIN.get(run.method, "")
     given = run.settings | {k: d for k, (_, d) in fields(METHODS[run.method]).items() if k not in run.settings}
+    rate, main = rate_of(run), MAIN.get(run.method, "")
     if table.rates_only or main and not given[main]:
         main = ""       # the table is about it, or an ablation turns the term off
     if penalty := PENALTY.get(run.method):
@@ -84,6 +84,12 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
             settings[main] = max(1, round(weight)) if isinstance(given[main], int) else rounded(weight)
         found.append({"settings": settings, "protocol": protocol})
     return found
+
+
+def rate_of(run) -> str:
+    """The setting that is the rate a run trains at; "" where that is the protocol's."""
+    name = RATE.get(run.method, "")
+    return name if run.settings.get(name) else ""
 
 
 def rounded(value: float) -> float:
@@ -109,7 +115,7 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
         settings = json.dumps({"settings": p.run.settings, "lr": p.run.protocol.lr}, sort_keys=True)
         number = known.setdefault(settings, len(known))
         line = lines.setdefault((p.block, p.row, number), {
-            "lr": p.run.settings[RATE[p.run.method]] if p.run.method in RATE else p.run.protocol.lr,
+            "lr": p.run.settings[rate_of(p.run)] if rate_of(p.run) else p.run.protocol.lr,
             "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": {}})
         if record := of.get((p.block, p.row, p.run.digest)):
             value = tables.select(record, table.select)

@@ -45,6 +45,17 @@ def test_every_row_has_as_many_tries_and_the_first_changes_nothing(small):
         tune.tries(table, "mini", ["c"])
 
 
+@pytest.mark.parametrize("beta", [0.01, 0.0])
+def test_a_try_changes_the_rate_that_the_method_steps_at(beta, tmp_path, monkeypatch):
+    """FedPall's PerFedAvg has an outer rate of its own; with beta = 0 it is the protocol's."""
+    row = f'{{ name = "PerFedAvg", settings = {{ beta = {beta} }} }}'
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(row, protocol="rounds = 2, lr = 0.05"))
+    found = [(p.run.settings["beta"], p.run.protocol.lr) for p in tune.tries(load(), "mini", count=3, seeds=[100])]
+    assert found == ([(0.01, 0.05), (0.003, 0.05), (0.03, 0.05)] if beta else [(0, 0.05), (0, 0.015), (0, 0.15)])
+    rates = tune.scores(load(), "mini", tmp_path, count=3).lr
+    assert list(rates) == ([0.01, 0.003, 0.03] if beta else [0.05, 0.015, 0.15])
+
+
 def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
     table, best = load(), {"FedAvg": 0.15, "FedProx": 0.015}
     small_paper.fill(small, tune.tries(table, "mini"), lambda p: 70.0 if p.run.protocol.lr == best.get(p.row) and

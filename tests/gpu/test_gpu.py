@@ -21,7 +21,6 @@ from fedlib.probes import grad_cam, inversion, leakage
 def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a pretended GPU")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 2**20)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (2**33, 2**34))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: pretend_gpu.count("sync"))
     yield
     torch.use_deterministic_algorithms(False)

@@ -28,15 +28,16 @@ class Split:
         return len(self.y)
 
     def __getitem__(self, index) -> "Split":
-        at = [index.to(t.device) if isinstance(index, Tensor) else index for t in (self.x, self.y)]
-        return Split(self.x[at[0]], self.y[at[1]], self.normal)
+        at = index.cpu() if isinstance(index, Tensor) and self.x.device.type == "cpu" else index
+        return Split(self.x[at], self.y[index], self.normal)
 
     def to(self, device) -> "Split":
         return Split(self.x.to(device), self.y.to(device), self.normal)
 
-    def input(self) -> Tensor:
-        """What a net takes of all samples, where the labels are."""
-        return as_input(brought(self.x, self.y.device), self.normal)
+    def input(self, index: Tensor | None = None) -> Tensor:
+        """What a net takes of all samples or of some, where the labels are."""
+        x = self.x if index is None else self.x[index.to(self.x.device)]
+        return as_input(brought(x, self.y.device), self.normal)
 
     def parts(self, size: int):
         """(what a net takes, labels) of so many samples after the other."""
@@ -90,12 +91,17 @@ class Federation:
         """Domain names in the order of the first client that holds each."""
         return list(dict.fromkeys(c.domain for c in self.clients))
 
+    @property
+    def splits(self) -> dict[int, Split]:
+        """Every split once, by its identity: clients of one domain share a test split."""
+        held = [s for c in self.clients for s in (c.train, c.test, c.val) if s is not None]
+        return {id(s): s for s in (*held, *self.unseen.values())}
+
     def place(self, device, room: float = math.inf) -> bool:
         """Move every split to the device, once, however many clients share it. Returns whether images did not go: those
         of more than `room` bytes in all stay in the host's memory, and each batch is sent when its turn comes.
         """
-        splits = [s for c in self.clients for s in (c.train, c.test, c.val) if s is not None] + [*self.unseen.values()]
-        once = {id(s): s for s in splits}
+        once = self.splits
         stay = sum(s.x.nbytes for s in once.values() if s.x.dim() == 4) > room
         moved = {k: Split(s.x if stay and s.x.dim() == 4 else s.x.to(device), s.y.to(device), s.normal)
                  for k, s in once.items()}

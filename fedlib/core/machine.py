@@ -65,6 +65,11 @@ def room(device) -> float:
     return torch.cuda.mem_get_info(torch.device(device))[0] / 2 if str(device).startswith("cuda") else math.inf
 
 
+def size(device) -> float:
+    """Bytes of a GPU's memory, whoever uses it. A CPU is not asked."""
+    return torch.cuda.mem_get_info(torch.device(device))[1] if str(device).startswith("cuda") else math.inf
+
+
 def peak(device: str) -> int:
     """Most memory so far in megabytes: that of tensors on a GPU, that of the whole process on a CPU."""
     if str(device).startswith("cuda"):

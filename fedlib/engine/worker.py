@@ -99,7 +99,7 @@ class Worker:
         client = self.client
         batch = self.method.at_once
         if split.x.dim() == 4:
-            most = machine.room(self.device) / (LIVE * 4 * split.x[0].numel())
+            most = machine.size(self.device) / 16 / (LIVE * 4 * split.x[0].numel())     # not what is free: that varies
             batch = min(batch, CACHED if split.y.device.type == "cpu" else max(1, int(most)))
         client.net.eval()
         right, loss = [], []        # they stay where they are until all is computed

@@ -101,7 +101,7 @@ def distil(method: MPFT, client, few: Split):
     opt = torch.optim.AdamW(client.net.train().parameters(), method.local_lr)
     order = torch.randperm(len(few), generator=generator(client.seed, "shots", client.id)).to(few.y.device)
     for index in order.split(8):
-        x, y = few[index].input(), few.y[index]
+        x, y = few.input(index), few.y[index]
         logits, old = client.net(x), anchor(x)
         apart = F.kl_div(logits.log_softmax(1), old.log_softmax(1), log_target=True, reduction="none").sum(1).mean()
         apart = apart / (old.shape[1] if method.kd == "mean" else 1)

@@ -62,7 +62,7 @@ class FACMIC(FedCLIP):
     def loss(self, net, x, y, client):
         gen = generator(client.seed, "unlabelled", client.round, client.id, len(client.scratch.get("losses", [])))
         some = torch.randint(len(client.test), (len(y),), generator=gen).to(y.device)
-        z, other = net.body(x), net.body(client.test[some].input())
+        z, other = net.body(x), net.body(client.test.input(some))
         logits = net.head(z)
         classes = F.one_hot(y, logits.shape[1]).float(), net.head(other).detach().softmax(1)
         return self.matched(logits, y) + self.lam * lmmd(z, classes[0], other, classes[1])

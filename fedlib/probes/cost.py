@@ -1,5 +1,4 @@
-"""What a method costs in a round: bytes of real messages, passes through the net, memory; counted in a tiny federation.
-"""
+"""What a method costs in a round, counted in a tiny federation: bytes of real messages, passes, memory."""
 import dataclasses
 import weakref
 
@@ -55,12 +54,11 @@ def memory(run: Run) -> dict:
 
     Clients train one after the other. Two rounds of the run's net with as many clients, on made-up samples: one client
     has a batch, the others two samples; then a test batch. What a GPU's kernels and its allocator want is not in it: a
-    fourth more in I2PFL's Table 2 on an H200 (649 MB, 520 by this of the code of then). UserError: data not here.
+    fourth more in I2PFL's Table 2 on an H200 (649 MB, 513 by this of the code of then). UserError: data not here.
     """
     federation, protocol = federate(run.data, run.seed), dataclasses.replace(run.protocol, epochs=1)
     clients = federation.clients
-    splits = {id(s): s for c in clients for s in (c.train, c.test, c.val) if s is not None}
-    data = sum(s.x.nbytes + s.y.nbytes for s in [*splits.values(), *federation.unseen.values()])
+    data = sum(s.x.nbytes + s.y.nbytes for s in federation.splits.values())
     shape = tuple(clients[0].train.x.shape[1:])
     sizes = [protocol.batch] + [2] * (len(clients) - 1)
     tiny = made_up(sizes, len(federation.classes), shape, federation.words, federation.head is not None)

@@ -130,20 +130,26 @@ def power(ident: str, profile: str, seeds, results: Path) -> list[dict]:
 def memory(ident: str, profile: str, results: Path) -> list[dict]:
     """What a run of each block and row needs: block, row, and in MB data, peak, record (on a GPU, where there is one).
 
-    `fedlib.probes.cost.memory`; it takes some seconds a row.
+    `fedlib.probes.cost.memory`; it takes some seconds a row. Data that are not here: "why", and no numbers.
     """
     table = tables.load_table(ident)
     records = [(p, r["made"]) for p, r in tables.records_of(table, profile, results)]
     on_gpu = {(p.block, p.row): made["peak_mb"] for p, made in records if made["device"].startswith("cuda")}
-    firsts = {(p.block, p.row): p.run for p in reversed(table.runs(profile, table.seeds[:1]))
-              if not tables.is_tuned(p.row)}
-    return [{"block": b, "row": r, **{k: round(n / 2**20) for k, n in cost.memory(run).items()},
-             "record": on_gpu.get((b, r))} for (b, r), run in reversed(firsts.items())]
+    found = {}
+    for p in table.runs(profile, table.seeds[:1]):
+        if (p.block, p.row) not in found and not tables.is_tuned(p.row):
+            try:
+                needs = {k: round(n / 2**20) for k, n in cost.memory(p.run).items()}
+            except UserError as error:
+                needs = {"data": None, "peak": None, "why": str(error)}
+            found[p.block, p.row] = {"block": p.block, "row": p.row, **needs, "record": on_gpu.get((p.block, p.row))}
+    return list(found.values())
 
 
 def memory_text(found: list[dict]) -> str:
     """The same for a reader."""
-    return "\n".join(f"{m['peak']:>6} MB  {m['row']}, {m['block']}: all tensors at the peak of a round, samples "
+    return "\n".join(f"     –     {m['row']}, {m['block']}: {m['why']}" if "why" in m else
+                     f"{m['peak']:>6} MB  {m['row']}, {m['block']}: all tensors at the peak of a round, samples "
                      f"{m['data']} MB" + f"; a record on a GPU: {m['record']} MB" * bool(m["record"]) for m in found)
 
 

@@ -14,8 +14,10 @@ import pytest
 from conftest import ROOT, numbers, result
 from small_batch import Small
 
+from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
 from fedlib.experiments import failures
+from fedlib.probes import cost
 
 snakemake = pytest.mark.skipif(importlib.util.find_spec("snakemake") is None, reason="needs the extra: batch")
 LEASE = [sys.executable, str(ROOT / "workflow/lease.py")]
@@ -33,7 +35,7 @@ def planned_jobs(said: str) -> set[str]:
 
 # the plan
 
-def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_path):
+def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_path, monkeypatch):
     one, *others = small.runs()
     loop.train(one.run, tmp_path)
     code, out, err = fedlib("plan", "small/t", "--results", tmp_path, "--json")
@@ -51,6 +53,12 @@ def test_a_plan_names_each_run_its_files_and_what_is_missing(small, fedlib, tmp_
     assert [(m["row"], m["data"], m["peak"] >= 1, m["record"]) for m in needs] == [("FedAvg", 0, True, None),
                                                                                   ("FedProx", 0, True, None)]
     assert "all tensors at the peak" in fedlib("plan", "small/t", "--results", tmp_path, "--memory")[1].splitlines()[-1]
+
+    def lacking(run):
+        raise UserError("not prepared")
+    monkeypatch.setattr(cost, "memory", lacking)
+    assert all(line.startswith("     –     Fed") and "not prepared" in line for line in
+               fedlib("plan", "small/t", "--results", tmp_path, "--memory")[1].splitlines()[-2:])
 
 
 def test_a_measure_that_is_missing_beside_a_record_is_planned(small, fedlib, tmp_path):

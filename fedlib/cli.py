@@ -367,15 +367,17 @@ def tables_(results, as_json):
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at once [default: one for each CPU core or GPU].")
 @click.option("--time-budget", help="Stop cleanly in time, like 9m; the next call continues.")
 @click.option("--only", metavar="KEY", help="Only runs of this method, row or digest.")
+@click.option("--halves", is_flag=True, help="Half the rounds of what ended at a rate of nothing: did it settle?")
 @click.option("--stack", metavar="K", help="Clients that train at once: auto, 1, 20 [default: 1; auto on a GPU].")
 @RESULTS
 @DEVICE
-def run(table, profile, seeds, jobs, time_budget, only, stack, results, device):
+def run(table, profile, seeds, jobs, time_budget, only, halves, stack, results, device):
     """Train what a table lacks. Records that exist are not trained again."""
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
-    chosen = batch.chosen(table, profile, parse_seeds(seeds), only)
-    return batch.run_table(table, profile, chosen, results_folder(results), device=device, jobs=jobs, stack=stack,
+    results = results_folder(results)
+    chosen = batch.chosen(table, profile, parse_seeds(seeds), only, results if halves else None)
+    return batch.run_table(table, profile, chosen, results, device=device, jobs=jobs, stack=stack,
                            budget=time_budget, alone=bool(only), say=click.echo, progress=show_progress())
 
 

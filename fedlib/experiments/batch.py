@@ -17,7 +17,7 @@ from fedlib.core.files import Busy
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records
 from fedlib.engine import stack as stacked
-from fedlib.experiments import failures, processes, tables, tune
+from fedlib.experiments import evidence, failures, processes, tables, tune
 from fedlib.experiments.results import results_folder
 from fedlib.probes import embeddings
 
@@ -259,18 +259,25 @@ def differences_text(lines: list) -> str:
 
 # the commands
 
-def chosen(ident: str, profile: str, seeds=None, only: str | None = None) -> list:
-    """The planned runs of a table, or those of one row, method or digest. UserError: there are none."""
+def chosen(ident: str, profile: str, seeds=None, only: str | None = None, halves_of: Path | None = None) -> list:
+    """The planned runs of a table, or those of one row, method or digest. UserError: there are none.
+
+    halves_of: results whose runs are asked for in half the rounds, in the place of the table's own.
+    """
     table = tables.load_table(ident)
     planned = table.runs(profile, seeds) + table.references(profile, seeds)
+    if halves_of:
+        planned = evidence.halves(table, profile, halves_of, seeds)
     if only:
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
-        tries = [p for p in tune.tries(table, profile) if only == p.run.digest]     # of `fedlib tune`, one at a time
-        planned = [p for p in planned if only in (p.row, p.run.method, p.run.digest)] or tries
+        beside = [*tune.tries(table, profile), *table.halves(profile, seeds)]       # by their digest, one at a time
+        planned = ([p for p in planned if only in (p.row, p.run.method, p.run.digest)]
+                   or [p for p in beside if only == p.run.digest])
         if not planned:
             pick(f"row, method or digest of {ident}", only, names)
     if not planned:
-        raise UserError(f"{ident} has no runs in profile '{profile}'")
+        raise UserError(f"{ident} has no runs in profile '{profile}'"
+                        + " that have ended at a rate of nothing" * bool(halves_of))
     return planned
 
 

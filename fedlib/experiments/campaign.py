@@ -11,10 +11,11 @@ from pathlib import Path
 from fedlib.core import machine, schema
 from fedlib.core.errors import UserError, pick
 from fedlib.engine.run import Run
-from fedlib.experiments import batch, status, tables, tune
+from fedlib.experiments import batch, evidence, status, tables, tune
 from fedlib.experiments.tables import Planned
 
-FILE = {"parts": [{"table": str, "profile": str, "blocks?": [str], "rows?": [str], "tries?": int, "seeds?": [int]}]}
+FILE = {"parts": [{"table": str, "profile": str, "blocks?": [str], "rows?": [str], "tries?": int, "seeds?": [int],
+                   "halves?": bool}]}
 BAR = 20        # characters
 
 
@@ -27,6 +28,7 @@ class Part:
     rows: tuple | None = None
     tries: int = tune.TRIES
     seeds: tuple = tune.SEEDS
+    halves: bool = False        # in half the rounds too, where the rate falls to nothing
 
     @property
     def name(self) -> str:
@@ -61,13 +63,17 @@ def tries(part: Part) -> list[Planned]:
     return [] if part.rows == () else tune.tries(tables.load_table(part.table), part.profile, *part.how)
 
 
-def planned(part: Part) -> list[Planned]:
-    """Every run of a part in order: rows as given with the constant answer, tries, and the tuned rows known so far."""
-    table = tables.load_table(part.table)
-    runs = [p for p in table.references(part.profile) + table.runs(part.profile)
-            if not part.blocks or p.block in part.blocks]
-    return ([p for p in runs if not tables.is_tuned(p.row)] + tries(part)
-            + [p for p in runs if tables.is_tuned(p.row)])
+def planned(part: Part, results: Path) -> list[Planned]:
+    """Every run of a part in order: rows as given with the constant answer, tries, and the tuned rows known so far; of
+    those that stay, the runs in half the rounds that are asked for.
+    """
+    table, tried = tables.load_table(part.table), tries(part)
+    runs, halves = ([p for p in every if not part.blocks or p.block in part.blocks] for every in (
+        table.references(part.profile) + table.runs(part.profile),
+        evidence.halves(table, part.profile, results) if part.halves else []))
+    to_tune = {(p.block, p.row) for p in tried}
+    return ([p for p in runs if not tables.is_tuned(p.row)] + tried + [p for p in runs if tables.is_tuned(p.row)]
+            + [p for p in halves if (p.block, p.row) not in to_tune])
 
 
 def following(campaign: list[Part], results: Path, taken: set) -> list[Planned]:
@@ -79,7 +85,7 @@ def following(campaign: list[Part], results: Path, taken: set) -> list[Planned]:
     for part in campaign:
         if tried := tries(part):
             batch.keep_choices(tables.load_table(part.table), part.profile, tried, results, *part.how)
-        todo = [p for p in planned(part) if p.run.digest not in taken and not batch.ended(p, results)]
+        todo = [p for p in planned(part, results) if p.run.digest not in taken and not batch.ended(p, results)]
         if todo:
             chosen = {p.run.digest: p for p in todo if kind(p) == kind(todo[0])}
             taken.update(chosen)
@@ -89,8 +95,8 @@ def following(campaign: list[Part], results: Path, taken: set) -> list[Planned]:
 
 def left(campaign: list[Part], results: Path) -> list[Run]:
     """The runs of all parts that have no record, in order, each once."""
-    every = {p.run.digest: p.run for part in campaign for p in planned(part) if not p.run.path(results).exists()}
-    return list(every.values())
+    every = {p.run.digest: p.run for part in campaign for p in planned(part, results)}
+    return [run for run in every.values() if not run.path(results).exists()]
 
 
 def kind(p: Planned) -> tuple:
@@ -133,7 +139,7 @@ def standing(campaign: list[Part], results: Path) -> list[dict]:
     """
     found = []
     for part in campaign:
-        every = planned(part)
+        every = planned(part, results)
         chosen = {(p.block, tables.given_name(p.row)) for p in every if tables.is_tuned(p.row)}
         waits = {(p.block, p.row) for p in tries(part)} - chosen
         said = status.summary(every, results)

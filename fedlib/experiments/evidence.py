@@ -8,7 +8,7 @@ from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import Table
 from fedlib.methods import make
 
-STILL = 1.0         # points: a curve that rises by more in its last fifth has not settled
+STILL = 1.0         # points: a row that rises by more has not settled
 
 
 def rise(rounds: list[dict]) -> float:
@@ -24,6 +24,30 @@ def rise(rounds: list[dict]) -> float:
     return sum(means[-size:]) / size - sum(means[-2 * size:-size]) / len(means[-2 * size:-size])
 
 
+def gain(rounds: list[dict], half: list[dict]) -> float:
+    """Points: the mean accuracy of the last tenth of the rounds minus that of a training with half as many."""
+    ends = [[v for r in part[-max(1, len(part) // 10):] for k, v in r["acc"].items() if k != "rounds"]
+            for part in (rounds, half)]
+    return sum(ends[0]) / len(ends[0]) - sum(ends[1]) / len(ends[1])
+
+
+def runs_out(p: tables.Planned, rounds: list[dict]) -> bool:
+    """Did its rate fall to nothing, so that its curve is flat at the end whatever more rounds would bring?"""
+    return bool(p.run.protocol.warmup) and rounds[-1]["round"] == p.run.protocol.rounds > 1
+
+
+def halves(table: Table, profile: str, results: Path, seeds=None) -> list[tables.Planned]:
+    """The runs in half the rounds that `of_rows` looks for: of those that have a record and ran out."""
+    ended = {place(p) for p, record in tables.records_of(table, profile, results, seeds)
+             if runs_out(p, record["rounds"])}
+    return [p for p in table.halves(profile, seeds) if place(p) in ended]
+
+
+def place(p: tables.Planned) -> tuple:
+    """Where a run stands in its table."""
+    return p.block, p.row, p.seed, p.unseen
+
+
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
     """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss,
@@ -31,15 +55,25 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
-    constant answer was not run. settled: True of a row of one round.
+    constant answer was not run. rise: by `rise`, or by `gain` of runs whose rate fell to nothing: nan, and not settled,
+    until they have been trained in half the rounds too. settled: True of a row of one round.
     """
     cells = tables.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
               tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
-    curves, shared = {}, set()
+    curves, shared, open_ends = {}, set(), set()
+    shorter = {place(p): record["rounds"] for p, record in tables.records_of(
+        table, profile, results, seeds, when, table.halves(profile, seeds))}
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in tables.records_of(table, profile, results, seeds, when):
-        curves.setdefault((p.block, p.row), []).append((rise(record["rounds"]), tables.highest_loss(record["rounds"])))
+        rounds, half, moved = record["rounds"], shorter.get(place(p)), float("nan")
+        if not runs_out(p, rounds):
+            moved = rise(rounds)
+        elif half:
+            moved = gain(rounds, half)
+        else:
+            open_ends.add((p.block, p.row))
+        curves.setdefault((p.block, p.row), []).append((moved, tables.highest_loss(rounds)))
         personal = p.row in at_home or make(p.run.method, p.run.settings).personal
         shared |= set() if personal else {(p.block, p.row)}
     lines = []
@@ -53,9 +87,10 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
             learned = bool(mean - half > 0)
         rises, losses = zip(*curves[block, row], strict=True)
         rising = pd.Series(rises).mean()
+        settled = not (rising > STILL or pd.isna(rising) and (block, row) in open_ends)
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
-                      "settled": not rising > STILL, "loss": max(losses), "diverged": max(losses) > tables.FAR,
+                      "settled": settled, "loss": max(losses), "diverged": max(losses) > tables.FAR,
                       "tuned": table.tuned(row, profile, block, setting)})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
                                         "settled", "loss", "diverged", "tuned"])
@@ -76,10 +111,11 @@ def unfinished(rows: list[dict]) -> list[str]:
     if any(pd.isna(r["above"]) for r in rows):
         found.append("the constant answer was not run")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
-    rising = [r for r in rows if not r["settled"]]
+    rising = [r for r in rows if r["rise"] > STILL]
     most = max((r["rise"] for r in rising), default=0)
-    return found + named(f"still rising, by up to {most:.1f} points in the last fifth of the rounds",
-                         [r["row"] for r in rising])
+    found += named(f"still rising, by up to {most:.1f} points", [r["row"] for r in rising])
+    return found + named("not known whether more rounds would help, without runs of half as many",
+                         [r["row"] for r in rows if not r["settled"] and pd.isna(r["rise"])])
 
 
 def named(what: str, some: list[str]) -> list[str]:

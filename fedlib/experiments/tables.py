@@ -1,6 +1,6 @@
 """A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed."""
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -120,6 +120,15 @@ class Table:
                 if profile in row.get("profiles", PROFILES)
                 and ("chosen" not in row or f"{name}.{profile}" in row["chosen"])
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
+
+    def halves(self, profile: str, seeds=None) -> list[Planned]:
+        """The runs whose rate falls to nothing, in half the rounds: what the other half adds says if more would help.
+
+        Such a curve is flat at its end whatever was learned, since nothing moves any more.
+        """
+        return [p._replace(run=replace(p.run, protocol=replace(p.run.protocol, rounds=p.run.protocol.rounds // 2)),
+                           features=(), measure="")
+                for p in self.runs(profile, seeds) if p.run.protocol.warmup and p.run.protocol.rounds > 1]
 
     def references(self, profile: str, seeds=None) -> list[Planned]:
         """The runs of the constant answer on each block's data: what a row must be above to have learned.

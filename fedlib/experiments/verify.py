@@ -94,7 +94,8 @@ def plans() -> dict[str, list[str]]:
     found = defaultdict(list)
     for table in map(tables.load_table, tables.idents()):
         for profile in tables.PROFILES:
-            every = [*table.runs(profile), *table.references(profile), *tune.tries(table, profile)]
+            every = [*table.runs(profile), *table.halves(profile), *table.references(profile),
+                     *tune.tries(table, profile)]
             for digest in {p.run.digest for p in every}:
                 found[digest].append(f"{table.id} {profile}")
     return found

@@ -39,7 +39,8 @@ class Trained:
         log.touch()
         self.started.append(planned)
         results = log.parents[1]
-        record = small_paper.a_record(planned, 70.0 if planned.run.protocol.lr == 0.015 else 60.0)
+        record = small_paper.a_record(planned, 70.0 if planned.run.protocol.lr == 0.015 else 60.0,
+                                      planned.run.protocol.rounds)
         records.write_record(planned.run.path(results), record)
 
     def poll(self):
@@ -62,6 +63,23 @@ def test_rows_as_given_come_first_then_tries_then_what_they_choose(small, tmp_pa
     found = json.loads(fedlib("status", file, "--json", "--results", small)[1])
     assert (found[0]["done"], found[0]["to_choose"], found[0]["left"]) == (10, 0, 0)
     assert "10 done" in fedlib("status", file, "--results", small)[1]
+
+
+def test_half_the_rounds_come_after_the_choice(tmp_path, monkeypatch):
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, [0], "rounds = 2, lr = 0.05, warmup = 1"))
+    monkeypatch.setattr(campaign.os, "nice", quiet)
+    monkeypatch.setattr(batch, "Child", Trained)
+    Trained.started = []
+    parts = campaign.parts(plan(tmp_path, 'rows = ["FedAvg"]\nhalves = true'))
+    assert campaign.run(parts, tmp_path / "results", jobs=1, say=quiet, progress=quiet) == 0
+    assert [(p.row, p.run.protocol.rounds) for p in Trained.started] == [
+        (tables.CONSTANT, 1), ("FedAvg", 2), ("FedProx", 2), ("FedAvg", 2), ("FedAvg", 2), ("FedAvg, tuned", 2),
+        ("FedProx", 1), ("FedAvg, tuned", 1)]
+    asked = batch.chosen("small/t", "mini", halves_of=tmp_path / "results")
+    assert [(p.row, p.run.protocol.rounds) for p in asked] == [("FedAvg", 1), ("FedProx", 1), ("FedAvg, tuned", 1)]
+    assert batch.chosen("small/t", "mini", only=asked[0].run.digest) == [asked[0]]      # as a campaign starts it
+    with pytest.raises(UserError, match="that have ended at a rate of nothing"):
+        batch.chosen("small/t", "mini", halves_of=tmp_path)
 
 
 def test_rows_without_tries_and_runs_that_failed(small, tmp_path, monkeypatch):
@@ -146,9 +164,9 @@ def test_its_runs_are_written_for_a_machine_without_tables(small, tmp_path, fedl
     code, said, _ = fedlib("campaign", file, "--results", small, "--write", out)
     runs = queue.read(out)
     assert code == 0 and f"{len(runs)} runs without a record" in said
-    wanted = {p.run.digest for part in campaign.parts(file) for p in campaign.planned(part)}
+    wanted = {p.run.digest for part in campaign.parts(file) for p in campaign.planned(part, tmp_path)}
     assert {r.digest for r in runs} == wanted and len(runs) == len(wanted)
     first = next(r for r in runs if r.method == "FedAvg")
-    small_paper.fill(small, [p for p in campaign.planned(campaign.parts(file)[0]) if p.run.digest == first.digest],
-                     lambda p: 50.0)
+    every = campaign.planned(campaign.parts(file)[0], small)
+    small_paper.fill(small, [p for p in every if p.run.digest == first.digest], lambda p: 50.0)
     assert first.digest not in {r.digest for r in campaign.left(campaign.parts(file), small)}

@@ -118,12 +118,27 @@ def test_an_interval_that_ends_at_zero_does_not_lie_above():
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=None), "the constant answer was not run"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=52), "not above the constant answer: x"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=50), "not above the constant answer: x"),
-    (dict(new=[[50] * 8 + [58.8, 60]] * 3, x=[30, 31, 33]), "still rising, by up to 9.4 points in the last fifth"),
+    (dict(new=[[50] * 8 + [58.8, 60]] * 3, x=[30, 31, 33]), "still rising, by up to 9.4 points: new"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], loss=2e3), "diverged on the way: new (a training loss of 2e+03), x")])
 def test_reasons_why_there_is_no_verdict(case, given, reason):
     line = case.fill(**given)
     assert line.verdict == NOT_EVIDENCE and reason in line.reason, line.reason
     assert line.direction in (SUPPORTED, CONTRADICTED, UNDECIDED)      # what the interval alone says stands beside it
+
+
+@pytest.mark.parametrize(("half", "reason"), [
+    (None, "not known whether more rounds would help, without runs of half as many: x"),
+    (48.9, "still rising, by up to 1.1 points: x"), (49.1, ""), (60.0, "")])
+def test_where_the_rate_falls_to_nothing_half_the_rounds_say_if_they_are_enough(case, half, reason):
+    """FedAvg's curve on Office-10 was flat at the end of 60 rounds, 5 points above its end in 30."""
+    row = next(r for r in case.table.rows if r["name"] == "x")
+    row["protocol"] = {"warmup": 1}
+    halves = case.table.halves("mini")
+    assert {(p.row, p.run.protocol.rounds, p.run.protocol.warmup) for p in halves} == {("x", 5, 1)}
+    if half:
+        small_paper.fill(case.results, [p for p in halves if p.seed == 0], lambda p: [70.0] * 4 + [half])
+    line = case.fill(new=[60, 61, 62], x=[[40] * 9 + [50], 51, 53])      # x rises in its last fifth: the rate fell
+    assert (line.verdict, line.reason) == ((NOT_EVIDENCE, reason) if reason else (SUPPORTED, ""))
 
 
 def test_just_settled_and_just_not():

@@ -54,7 +54,8 @@ def test_every_committed_record_belongs_to_a_planned_run():
     if listed.returncode:
         pytest.skip("needs the git repository to know what is committed")
     wanted = {file.as_posix() for table in map(tables.load_table, tables.idents()) for profile in tables.PROFILES
-              for p in [*table.runs(profile), *table.references(profile), *tune.tries(table, profile)]
+              for p in [*table.runs(profile), *table.halves(profile), *table.references(profile),
+                        *tune.tries(table, profile)]
               for file in p.files(Path("results"))}
     left = {name.removeprefix("results/") for name in listed.stdout.splitlines() if name not in wanted}
     assert left == set(NAMED)

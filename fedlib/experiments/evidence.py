@@ -24,11 +24,10 @@ def rise(rounds: list[dict]) -> float:
     return sum(means[-size:]) / size - sum(means[-2 * size:-size]) / len(means[-2 * size:-size])
 
 
-def gain(rounds: list[dict], half: list[dict]) -> float:
-    """Points: the mean accuracy of the last tenth of the rounds minus that of a training with half as many."""
-    ends = [[v for r in part[-max(1, len(part) // 10):] for k, v in r["acc"].items() if k != "rounds"]
-            for part in (rounds, half)]
-    return sum(ends[0]) / len(ends[0]) - sum(ends[1]) / len(ends[1])
+def level(rounds: list[dict]) -> float:
+    """%: where a training ends, the mean accuracy of the last tenth of its rounds."""
+    every = [v for r in rounds[-max(1, len(rounds) // 10):] for k, v in r["acc"].items() if k != "rounds"]
+    return sum(every) / len(every)
 
 
 def runs_out(p: tables.Planned, rounds: list[dict]) -> bool:
@@ -43,6 +42,25 @@ def halves(table: Table, profile: str, results: Path, seeds=None) -> list[tables
     return [p for p in table.halves(profile, seeds) if place(p) in ended]
 
 
+def in_half(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> dict[tuple, list[dict]]:
+    """By the place of the run that they halve, the rounds of those that have a record."""
+    found = tables.records_of(table, profile, results, seeds, when, table.halves(profile, seeds))
+    return {place(p): record["rounds"] for p, record in found}
+
+
+def doubled(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None,
+            when: str = "") -> pd.DataFrame:
+    """One line for each block and row with runs in half the rounds: n (seeds), and the mean `level` of half and whole.
+
+    rule: chooses nothing here.
+    """
+    shorter = in_half(table, profile, results, seeds, when)
+    lines = [(p.block, p.row, level(shorter[place(p)]), level(record["rounds"]))
+             for p, record in tables.records_of(table, profile, results, seeds, when) if place(p) in shorter]
+    groups = pd.DataFrame(lines, columns=["block", "row", "half", "whole"]).groupby(["block", "row"], sort=False)
+    return groups.agg(n=("half", "size"), half=("half", "mean"), whole=("whole", "mean")).reset_index()
+
+
 def place(p: tables.Planned) -> tuple:
     """Where a run stands in its table."""
     return p.block, p.row, p.seed, p.unseen
@@ -55,22 +73,21 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
-    constant answer was not run. rise: by `rise`, or by `gain` of runs whose rate fell to nothing: nan, and not settled,
-    until they have been trained in half the rounds too. settled: True of a row of one round.
+    constant answer was not run. rise: by `rise`; of runs whose rate fell to nothing their `level` minus that in half
+    the rounds: nan, and not settled, without these. settled: True of a row of one round.
     """
     cells = tables.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
               tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
     curves, shared, open_ends = {}, set(), set()
-    shorter = {place(p): record["rounds"] for p, record in tables.records_of(
-        table, profile, results, seeds, when, table.halves(profile, seeds))}
+    shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in tables.records_of(table, profile, results, seeds, when):
         rounds, half, moved = record["rounds"], shorter.get(place(p)), float("nan")
         if not runs_out(p, rounds):
             moved = rise(rounds)
         elif half:
-            moved = gain(rounds, half)
+            moved = level(rounds) - level(half)
         else:
             open_ends.add((p.block, p.row))
         curves.setdefault((p.block, p.row), []).append((moved, tables.highest_loss(rounds)))

@@ -332,6 +332,12 @@ class Page:
         """What makes each row evidence: `fedlib.experiments.evidence.of_rows`."""
         return self._each(evidence.of_rows)
 
+    def settling(self):
+        """Where a row ends in half its rounds and in all, a panel for each block whose rate falls to nothing."""
+        names = {"half": "half the rounds", "whole": "all rounds"}
+        found = self._each(evidence.doubled).replace({"block": self.titles}).rename(columns=names)
+        return text.or_empty(found, lambda f: plots.pairs(f, panel="block", names=tuple(names.values())))
+
     def judge(self, block: str, setting: str, better: str, than: list[str]) -> dict:
         """A claim of ours about the rows of a block, judged as the paper's are: `fedlib.experiments.claims.judge`."""
         return claims.judge({"block": block, "setting": setting, "better": better, "than": than}, self.values,

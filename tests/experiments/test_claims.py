@@ -139,6 +139,8 @@ def test_where_the_rate_falls_to_nothing_half_the_rounds_say_if_they_are_enough(
         small_paper.fill(case.results, [p for p in halves if p.seed == 0], lambda p: [70.0] * 4 + [half])
     line = case.fill(new=[60, 61, 62], x=[[40] * 9 + [50], 51, 53])      # x rises in its last fifth: the rate fell
     assert (line.verdict, line.reason) == ((NOT_EVIDENCE, reason) if reason else (SUPPORTED, ""))
+    found = evidence.doubled(case.table, "mini", case.results).to_dict("records")
+    assert found == ([{"block": "b", "row": "x", "n": 1, "half": half, "whole": 50.0}] if half else [])
 
 
 def test_just_settled_and_just_not():

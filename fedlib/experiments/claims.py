@@ -1,7 +1,8 @@
 """What a paper says about a table in words, and a verdict on it from records.
 
     supported      the 95 % interval of the paired difference lies above 0, over every rival
-    contradicted   it lies below 0 over one rival, at a level divided by the number of rivals
+    contradicted   it lies below 0 over one rival, at a level divided by the number of rivals; only these two rows must
+                   be evidence
     undecided      neither, on runs that are evidence
     not evidence   fewer than three seeds, an interval as wide as the column, rows that give the same numbers, or a row
                    that did not learn, did not settle, diverged or was not tuned for this column: `reason` says which
@@ -78,8 +79,9 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     gap, printed = gaps[found["over"]], printed_difference(claim, found["over"], table)
     found |= {"printed": printed, "agrees": bool(abs(found["mean"] - printed) <= found["half"])
               if printed == printed and found["half"] == found["half"] else None}
+    needed = [found["over"]] if found["direction"] == CONTRADICTED else than
     reasons = faults(found, rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])],
-                     [claim["better"], *than])
+                     [claim["better"], *needed])
     verdict = NOT_EVIDENCE if reasons else found["direction"]
     if verdict == UNDECIDED:
         found["needs"] = seeds_needed(printed, gap.std())

@@ -418,14 +418,16 @@ def constants(table: Table, profile: str, results: Path, seeds=None, when="") ->
     return values(table, profile, results, "last", seeds, when, table.references(profile, seeds))
 
 
-def curves(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> pd.DataFrame:
+def curves(table: Table, profile: str, results: Path, seeds=None, when: str = "",
+           planned: list[Planned] | None = None) -> pd.DataFrame:
     """Accuracy over rounds, averaged over the domains: block, method, round, mean over seeds, half of its interval.
 
-    UserError: a table whose columns are measures of transfer, which have no mean.
+    `when`, `planned` as for `records_of`. UserError: a table whose columns are measures of transfer: they have no mean.
     """
     if table.transfer:
         raise UserError(f"{table.id} has measures of transfer as columns; take the table of its domains")
-    lines = [(p.block, p.row, p.seed, r["round"], acc) for p, record in records_of(table, profile, results, seeds, when)
+    lines = [(p.block, p.row, p.seed, r["round"], acc)
+             for p, record in records_of(table, profile, results, seeds, when, planned)
              for r in record["rounds"] for acc in r["acc"].values()]
     points = pd.DataFrame(lines, columns=["block", "method", "seed", "round", "accuracy"])
     means = points.groupby(["block", "method", "round", "seed"], sort=False)["accuracy"].mean()

@@ -77,6 +77,19 @@ def test_verdicts(case, new, x, verdict):
     assert (line.verdict, line.reason) == (verdict, "")
 
 
+def test_one_rival_refutes_a_best_whatever_became_of_the_others(case):
+    """Ditto on PACS refutes that MPFT is best at home; that FedProx has not settled takes nothing from that."""
+    rising = [[20] * 8 + [28, 30]] * 3
+    for new, verdict in (([60, 61, 62], CONTRADICTED), ([80, 81, 82], NOT_EVIDENCE)):
+        case.fill(new=new, x=[70, 71, 73], y=rising)
+        best = judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
+        assert (best.verdict, best.reason) == (verdict, "" if verdict == CONTRADICTED else
+                                               "still rising, by up to 9.0 points: y")
+    case.fill(new=rising, x=[70, 71, 73], y=[60, 61, 62])
+    best = judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
+    assert (best.verdict, best.over) == (NOT_EVIDENCE, "x") and "new" in best.reason
+
+
 def test_rows_with_the_same_numbers_answer_nothing(case):
     """MPFT's threshold never stopped the short runs: three of its values gave one net, and counted as undecided."""
     line = case.fill(new=[60, 61, 62], x=[60, 61, 62])

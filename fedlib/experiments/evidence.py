@@ -74,7 +74,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
     constant answer was not run. rise: by `rise`; of runs whose rate fell to nothing their `level` minus that in half
-    the rounds: nan, and not settled, without these. settled: True of a row of one round.
+    the rounds: not settled until each seed has been trained so. settled: True of a row of one round.
     """
     cells = tables.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
@@ -104,7 +104,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
             learned = bool(mean - half > 0)
         rises, losses = zip(*curves[block, row], strict=True)
         rising = pd.Series(rises).mean()
-        settled = not (rising > STILL or pd.isna(rising) and (block, row) in open_ends)
+        settled = not (rising > STILL or (block, row) in open_ends)
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
                       "settled": settled, "loss": max(losses), "diverged": max(losses) > tables.FAR,
@@ -132,7 +132,7 @@ def unfinished(rows: list[dict]) -> list[str]:
     most = max((r["rise"] for r in rising), default=0)
     found += named(f"still rising, by up to {most:.1f} points", [r["row"] for r in rising])
     return found + named("not known whether more rounds would help, without runs of half as many",
-                         [r["row"] for r in rows if not r["settled"] and pd.isna(r["rise"])])
+                         [r["row"] for r in rows if not r["settled"] and not r["rise"] > STILL])
 
 
 def named(what: str, some: list[str]) -> list[str]:

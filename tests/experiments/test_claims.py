@@ -156,6 +156,14 @@ def test_where_the_rate_falls_to_nothing_half_the_rounds_say_if_they_are_enough(
     assert found == ([{"block": "b", "row": "x", "n": 1, "half": half, "whole": 50.0}] if half else [])
 
 
+def test_a_row_has_settled_when_all_its_seeds_were_trained_in_half_the_rounds(case):
+    next(r for r in case.table.rows if r["name"] == "x")["protocol"] = {"warmup": 1}
+    for done, settled in (((0, 1), False), ((0, 1, 2), True)):
+        small_paper.fill(case.results, [p for p in case.table.halves("mini") if p.seed in done], lambda p: 50.0)
+        line = case.fill(new=[60, 61, 62], x=[[50] * 10, [51] * 10, [50] * 10])
+        assert (line.verdict == SUPPORTED) == settled and ("without runs of half" in line.reason) != settled
+
+
 def test_just_settled_and_just_not():
     def curve(last):
         return [{"round": i + 1, "acc": {"a": v}} for i, v in enumerate([50.0] * 8 + [last, last])]

@@ -49,7 +49,7 @@ def in_half(table: Table, profile: str, results: Path, seeds=None, when: str = "
 
 
 def doubled(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> pd.DataFrame:
-    """One line for each block and row with runs in half the rounds: n (seeds), and the mean `level` of half and whole."""
+    """A line for each block and row with runs in half the rounds: n (seeds), and the mean `level` of half and whole."""
     shorter = in_half(table, profile, results, seeds, when)
     lines = [(p.block, p.row, level(shorter[place(p)]), level(record["rounds"]))
              for p, record in tables.records_of(table, profile, results, seeds, when) if place(p) in shorter]

@@ -35,7 +35,7 @@ ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str]
 HOW = {"data": dict, "net": dict, "protocol": dict}
 CHANGES = {f"{part}?": dict for part in HOW}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
-         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str]}
+         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str], "claims_of?": str}
                     | {f"{p}?": HOW for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
                           "columns?": {str: str}, "data?": {str: dict}, "changes?": {str: CHANGES},
@@ -307,6 +307,8 @@ def load_table(ident: "str | Table") -> Table:
     printed = pd.read_csv(typed) if typed.is_file() else pd.DataFrame(columns=PRINTED)
     printed = printed[printed.metric.isin(["accuracy", *(["rounds"] if table.get("transfer") else [])])]
     claims = [c for c in content.get("claims", []) if c["table"] == name]
+    claims += [asked_of(b, content["blocks"][b]["title"], c) for b in table["blocks"] for c in claims
+               if c["block"] == content["blocks"][b].get("claims_of")]
     columns = {"columns": table["columns"]} if "columns" in table else {}
     blocks = {b: content["blocks"][b] | columns for b in table["blocks"]}
     for place, parts in table.get("changes", {}).items():
@@ -320,6 +322,13 @@ def load_table(ident: "str | Table") -> Table:
                  table.get("shows", {}), pick("measure", table.get("measure", ""), ["", *MEASURES]),
                  table.get("transfer", False), table.get("question", ""),
                  table.get("page", ""), table.get("rates_only", False), content.get("paper", {}))
+
+
+def asked_of(block: str, title: str, claim: dict) -> dict:
+    """A claim about another block (`claims_of`), asked of this one, which nothing printed stands beside."""
+    return {k: v for k, v in claim.items() if k not in ("margin", "note")} | {
+        "id": claim["id"].replace(f"-{claim['block']}-", f"-{block}-"), "block": block,
+        "says": f"{claim['says']} Asked of: {title}."}
 
 
 # records -> cells

@@ -17,10 +17,11 @@ from fedlib.models import encoders
 @dataclass(frozen=True)
 class Arch:
     """Which net. `width` is the number of channels of the first stage (ResNets) or layer (CNN), the size of the
-    embedding (fasttext), of the first layer (mlp3), of the inner one (adapter) or of a token (vit).
+    embedding (fasttext), of the first layer (mlp3, mlp_bn), of the inner one (adapter) or of a token (vit).
     """
     net: str = "cnn4"   # a name in BUILDERS
-    width: int = 0      # 0: the published width (CNN 32, ResNets 64, vit 768, fasttext 32, mlp3 1000, adapters D / 4)
+    # 0: the published width (CNN 32, ResNets 64, vit 768, fasttext 32, mlp3 1000, adapters D / 4), 256 of mlp_bn
+    width: int = 0
     # hidden: FedPall's, two hidden layers with batch-norm. frozen: fixed vectors of the classes (models.class_heads),
     # their mean over the domains; own: each client has those of its domain. prompts: the encoder's text tower
     # (models.prompt_head).
@@ -188,6 +189,15 @@ def mlp3(classes: int, shape: tuple, width: int = 0) -> Net:
     return Net(nn.Sequential(*layers), nn.Linear(sizes[-1], classes))
 
 
+def mlp_bn(classes: int, shape: tuple, width: int = 0) -> Net:
+    """One layer with batch-norm and ReLU on a frozen encoder's features; D = width."""
+    width, body = width or 256, nn.Sequential()
+    body.add_module("fc1", nn.Linear(shape[0], width))
+    body.add_module("bn1", nn.BatchNorm1d(width))
+    body.add_module("relu", nn.ReLU())
+    return Net(body, nn.Linear(width, classes))
+
+
 class Adapter(nn.Module):
     """a x + b relu(W2 relu(W1 x)) without biases, on features of a frozen encoder."""
 
@@ -353,10 +363,11 @@ def resnet(block, depths, stem: str):
 
 
 TAKES = {"linear": ("images", "features"), "mlp3": ("features",), "fasttext": ("token ids",),
-         **dict.fromkeys(("adapter", "clip_adapter", "attention", "attention_bn", "square", "identity"), ("features",))}
+         **dict.fromkeys(("mlp_bn", "adapter", "clip_adapter", "attention", "attention_bn", "square", "identity"),
+                         ("features",))}
 # others: images
-BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, "adapter": adapter,
-            "clip_adapter": clip_adapter, "attention": attention, "attention_bn": attention_bn,
+BUILDERS = {"cnn4": cnn4, "linear": linear, "fasttext": fasttext, "mlp3": mlp3, "mlp_bn": mlp_bn,
+            "adapter": adapter, "clip_adapter": clip_adapter, "attention": attention, "attention_bn": attention_bn,
             "square": square, "identity": identity,
             "resnet10": resnet(Block, (1, 1, 1, 1), "3x3"),
             "resnet18": resnet(Block, (2, 2, 2, 2), "7x7"),

@@ -163,7 +163,18 @@ def test_mini_stands_beside_nothing_printed():
     table = tables.load_table(TABLE2)
     assert not {b for b, content in table.blocks.items() if "mini" in content} & set(table.printed.dataset)
     assert tables.shown_blocks(table, "mini") == ["mini"]
-    assert tables.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all"]
+    features = ["office_features", "pacs_features"]
+    assert tables.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all", *features]
+    assert not set(features) & set(table.printed.dataset)
+
+
+def test_claims_are_asked_of_other_blocks_of_their_data():
+    there = {c["id"]: c for c in tables.load_table(TABLE2).claims}
+    first, again = there["table2-office-best"], there["table2-office_features-best"]
+    assert first["margin"] == 4.99 and "margin" not in again and again["than"] == first["than"]
+    assert again["block"] == "office_features" and again["says"].startswith(f"{first['says']} Asked of: Office-10,")
+    assert {c["block"] for c in there.values()} == {"digits", "office", "pacs", "office_features", "pacs_features"}
+    assert len({c["says"] for c in there.values()}) == len(there)
 
 
 def test_unknown_names():
@@ -217,7 +228,7 @@ def test_comparison_cell_by_cell(tmp_path):
     assert avg.difference == pytest.approx(51 - 64.91) and avg.half == pytest.approx(4.302652730 / 3 ** 0.5)
     dslr = cells.loc["office", "dslr", "FedProx"]
     assert math.isnan(dslr.ours) and dslr.n == 0 and dslr.printed == dslr.printed
-    assert len(cells) == 5 * 5 * len(table.rows)
+    assert len(cells) == len(table.blocks) * 5 * len(table.rows) == 7 * 5 * 10
     one = tables.compare(table, "lite", tmp_path, seeds=[1]).set_index(["block", "setting", "row"])
     assert one.loc["office", "avg", "FedAvg"].ours == 51 and one.loc["office", "avg", "FedAvg"].n == 1
 
@@ -276,7 +287,7 @@ def test_blocks_side_by_side(tmp_path):
     assert list(shown.index) == [r["name"] for r in table.rows]
     mini = table.blocks["mini"]["title"]
     assert shown.loc["FedAvg", mini] == "– | 50.0 ± 0.0" and shown.loc["FedProx", mini] == "– | –"
-    assert list(shown.columns) == [b["title"] for b in table.blocks.values()]
+    assert list(shown.columns) == [b["title"] for name, b in table.blocks.items() if not name.endswith("_features")]
     bare = dataclasses.replace(table, printed=table.printed[:0])
     assert list(tables.side_by_side(bare, tables.compare(bare, "mini", tmp_path)).columns) == [mini]
 

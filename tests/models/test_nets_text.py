@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from fedlib.core.errors import UserError
+from fedlib.methods import make
 from fedlib.models.nets import BUILDERS, Arch, build
 
 
@@ -32,6 +33,14 @@ def test_mlp3_widths_keep_their_proportions():
     assert build(Arch("mlp3", 4), 2, (30,), 0).dim == 1
 
 
+def test_mlp_bn_has_a_norm_that_stays_by_its_name():
+    net = build(Arch("mlp_bn", 16, "hidden"), 3, (30,), 0)
+    assert net(torch.rand(4, 30)).shape == (4, 3) and net.dim == 16
+    kept = make("FedBN", {"norms": "name"}).private(net)
+    assert {k for k in kept if k.startswith("body.")} == {f"body.bn1.{k}" for k in (
+        "weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+
+
 @pytest.mark.parametrize("net, shape, words", [("fasttext", (20,), 90), ("mlp3", (20,), 0)])
 def test_weights_come_from_the_seed_alone(net, shape, words):
     before = torch.get_rng_state()
@@ -45,8 +54,8 @@ def test_weights_come_from_the_seed_alone(net, shape, words):
 @pytest.mark.parametrize("data, shape, words", [("images", (3, 28, 28), 0), ("features", (50,), 0),
                                                 ("token ids", (20,), 90)])
 def test_a_net_takes_its_kind_of_data_only(net, data, shape, words):
-    behind = dict.fromkeys(("mlp3", "adapter", "clip_adapter", "attention", "attention_bn", "square", "identity"),
-                           ["features"])
+    behind = dict.fromkeys(("mlp3", "mlp_bn", "adapter", "clip_adapter", "attention", "attention_bn", "square",
+                            "identity"), ["features"])
     takes = {"fasttext": ["token ids"], "linear": ["images", "features"], **behind}.get(net, ["images"])
     if data in takes:
         x = torch.ones(2, *shape, dtype=torch.int32 if words else torch.float32)

@@ -12,9 +12,11 @@ from fedlib.report.page import Page
 
 def first(paper: str, judged: pd.DataFrame, results=None) -> list[str]:
     """How many claims about the paper's data are answered by evidence, and the lead over FedAvg where it was run."""
-    real = judged[judged.data == verdicts.KINDS[0]]
-    answered = int(real.verdict.isin(DECIDED).sum())
+    real, again = (judged[judged.data == kind] for kind in verdicts.KINDS[:2])
+    answered, more = (int(part.verdict.isin(DECIDED).sum()) for part in (real, again))
     said = [f"**{answered} of {len(real)} claims about the paper's own data are answered by evidence.**"]
+    if len(again):
+        said[0] += f" Asked of the same data as features of a frozen encoder, {more} of {len(again)} are."
     ran = [f"{lead['title'].partition(', ')[2]} {overview.gap(lead)} (printed {lead['printed']:+.1f}, "
            f"{lead['verdict']})" for lead in overview.leads(paper, results) if lead["n"]]
     if ran:

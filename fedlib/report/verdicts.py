@@ -22,7 +22,7 @@ PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")
 SIGNS = {SUPPORTED: "✔", CONTRADICTED: "✘", UNDECIDED: "◐", NOT_EVIDENCE: "○", NOT_RUN: "–"}
 INKS = {SUPPORTED: ("#009E73", "white"), CONTRADICTED: ("#D55E00", "white"), UNDECIDED: ("#56B4E9", "black"),
         NOT_EVIDENCE: ("#b3b3b3", "black"), NOT_RUN: ("#e6e6e6", "black")}     # of a piece of a bar, of its number
-KINDS = ("the paper's data", "embedded data")
+KINDS = ("the paper's data", "its data, frozen features", "embedded data")
 # Sets, and domains of the digits, that were not at hand when the records were made.
 ABSENT = {"domainnet": "DomainNet", "ddr": "DDR", "tiny_imagenet": "Tiny-ImageNet", "cub200": "CUB-200-2011",
           "ham10000": "HAM10000"}
@@ -40,9 +40,14 @@ def every(results: Path | None = None, paper: str = "") -> pd.DataFrame:
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
     whys = [why(c, t, results) if c.verdict == NOT_RUN else (c.reason.partition(":")[0], c.reason)
             for c, t in zip(found.itertuples(), places, strict=True)]
-    kinds = [KINDS[not {"lite", "paper"} & set(t.blocks[b])] for t, b in zip(places, found.block, strict=True)]
+    kinds = [kind(t.blocks[b]) for t, b in zip(places, found.block, strict=True)]
     return found.assign(name=found.paper.map(names), data=kinds, kind=[k for k, _ in whys],
                         reason=[r for _, r in whys])
+
+
+def kind(block: dict) -> str:
+    """Which of KINDS a block's data are."""
+    return KINDS[1 if "claims_of" in block else 0 if {"lite", "paper"} & set(block) else 2]
 
 
 def lacking(block: dict) -> list[str]:
@@ -78,15 +83,17 @@ def counts(claims: pd.DataFrame) -> pd.DataFrame:
 
 def summary(claims: pd.DataFrame) -> Markdown:
     """The same in words, for the papers' own data."""
-    real = claims[claims.data == KINDS[0]]
+    real, again = (claims[claims.data == k] for k in KINDS[:2])
     stands = real.verdict.value_counts().reindex(list(SIGNS), fill_value=0)
     alone = real[real.verdict == NOT_EVIDENCE].direction.value_counts().reindex(DECIDED, fill_value=0)
     return Markdown(
-        f"There are **{len(claims)}** claims, {len(real)} of them about the papers' own data. Of these "
+        f"There are **{len(claims) - len(again)}** claims, {len(real)} of them about the papers' own data. Of these "
         f"**{stands[SUPPORTED]}** are supported, **{stands[CONTRADICTED]}** contradicted, {stands[UNDECIDED]} "
         f"undecided; {stands[NOT_EVIDENCE]} have records that are not evidence, and {stands[NOT_RUN]} are not run. Of "
         f"those without evidence the intervals alone would call {alone[SUPPORTED]} supported and {alone[CONTRADICTED]} "
-        "contradicted: a run that was not tuned, or has not settled, may say the opposite when it is.")
+        "contradicted: a run that was not tuned, or has not settled, may say the opposite when it is. "
+        f"{len(again)} are asked once more of the same data as features of a frozen encoder, below a small net: there "
+        f"{again.verdict.isin(DECIDED).sum()} are answered.")
 
 
 def folds(claims: pd.DataFrame, paper: str) -> HTML:

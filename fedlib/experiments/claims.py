@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib.experiments import evidence
-from fedlib.experiments.statistics import LEVEL, holm, interval, p_value, seeds_needed
+from fedlib.experiments.statistics import LEVEL, SAME, holm, interval, p_value, seeds_needed
 from fedlib.experiments.tables import Table, given_name, idents, is_tuned, load_table, values
 
 SUPPORTED, CONTRADICTED, UNDECIDED, NOT_EVIDENCE, NOT_RUN = VERDICTS = (
@@ -101,15 +101,21 @@ def decided(gaps: dict) -> tuple[str, str]:
     """(what the intervals say, the rival that decides it) of {rival: differences by seed}.
 
     Supported needs every interval above 0. Contradicted needs one below 0 at the level 1 - 0.05 / k of k rivals: one of
-    many rivals is soon above by chance.
+    many rivals is soon above by chance. A difference that is the same with every seed has no end that would be known.
     """
-    bounds = {r: interval(gap) for r, gap in gaps.items()}
+    bounds = {r: open_ended(gap) for r, gap in gaps.items()}
     least = min(bounds, key=lambda r: bounds[r][0] - bounds[r][1])
     if all(mean - half > 0 for mean, half in bounds.values()):
         return SUPPORTED, least
-    upper = {r: sum(interval(gap, 1 - (1 - LEVEL) / len(gaps))) for r, gap in gaps.items()}
+    upper = {r: sum(open_ended(gap, 1 - (1 - LEVEL) / len(gaps))) for r, gap in gaps.items()}
     below = min(upper, key=upper.get)
     return (CONTRADICTED, below) if upper[below] < 0 else (UNDECIDED, min(bounds, key=lambda r: bounds[r][0]))
+
+
+def open_ended(gap: pd.Series, level: float = LEVEL) -> tuple[float, float]:
+    """`interval`, with half = inf where several seeds give one difference: that of one test image, say."""
+    mean, half = interval(gap, level)
+    return mean, float("inf") if half < SAME else half
 
 
 def faults(found: dict, rows: pd.DataFrame, named: list[str]) -> list[str]:
@@ -139,7 +145,8 @@ def in_words(found: dict, verdict: str) -> str:
     needs = ""
     if verdict == UNDECIDED and found["printed"] == found["printed"]:
         needs = f"; {found['needs']} seeds would settle that" if found["needs"] else "; no number of seeds settles that"
-    return f"{found['mean']:+.2f}{half} points over {found['over']}, n = {found['n']}{printed}{needs}"
+    same = ", the same with every seed" * bool(half and found["half"] < SAME)
+    return f"{found['mean']:+.2f}{half} points over {found['over']}, n = {found['n']}{same}{printed}{needs}"
 
 
 def judge_all(results: Path, paper: str = "") -> pd.DataFrame:

@@ -44,7 +44,8 @@ def welch(block: str, row: str, other: str = OURS) -> float:
 
 def variants(page: Page) -> dict[str, tuple[str, str]]:
     """{row of ours: (it, the row of the paper that it changes)}, as `Page.compared` takes them."""
-    return {row: (row, row.partition(", ")[0]) for row in page.rows if ", " in row}
+    return {row: (row, row.partition(", ")[0]) for row in page.rows
+            if ", " in row and not tables.is_tuned(row)}
 
 
 def places(page: Page) -> pd.DataFrame:

@@ -69,8 +69,9 @@ def case(tmp_path, monkeypatch):
     ([50, 60, 70], [49, 58.9, 68.8], SUPPORTED),            # paired by seed: rows overlap, each seed leads by 1 to 1.2
     ([50, 51, 53], [60, 61, 62], CONTRADICTED),
     ([60, 61, 62, 50], [59, 62, 60, 51], UNDECIDED),
-    ([60, 61, 62], [59, 60, 61], SUPPORTED),                # the same lead on every seed: its interval is one point
-    ([60, 61, 62], [60, 62, 61], UNDECIDED),                # which holds 0
+    ([60, 61, 62], [59, 60, 61], UNDECIDED),                # one image more each time, and the next?
+    ([60, 61, 62.1], [59, 60, 61], SUPPORTED),
+    ([60, 61, 62], [60, 62, 61], UNDECIDED),                # holds 0
     ([50, 50, 50], [50, 50, 50.001], UNDECIDED)])
 def test_verdicts(case, new, x, verdict):
     line = case.fill(new=new, x=x)
@@ -266,7 +267,7 @@ def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
     small_paper.use(tmp_path, monkeypatch, text, PRINTED)
     table, results = tables.load_table("small/t"), tmp_path / "results"
     assert set(judge_all(results).verdict) == {NOT_RUN} and set(judge_all(results).profile) == {""}
-    small_paper.fill(results, table.runs("mini"), lambda p: {"new": 60.0, "x": 50.0}.get(p.row, 40.0) + p.seed)
+    small_paper.fill(results, table.runs("mini"), lambda p: {"new": 60.0 + p.seed, "x": 50.0}.get(p.row, 40.0) + p.seed)
     small_paper.fill(results, table.references("mini"), lambda p: 10.0)
     every = judge_all(results).set_index("id")
     assert list(every.verdict) == [SUPPORTED, SUPPORTED, NOT_EVIDENCE] and set(every.profile) == {"mini"}
@@ -282,7 +283,7 @@ def test_another_table_says_it_again_also_over_fewer_rivals(tmp_path, monkeypatc
     text = small_paper.content(ROWS, range(3), "rounds = 4, lr = 0.05", second + best + over_x + again)
     small_paper.use(tmp_path, monkeypatch, text, PRINTED)
     t, u, results = tables.load_table("small/t"), tables.load_table("small/u"), tmp_path / "results"
-    small_paper.fill(results, t.runs("mini"), lambda p: {"new": 60.0, "x": 50.0}.get(p.row, 40.0) + p.seed)
+    small_paper.fill(results, t.runs("mini"), lambda p: {"new": 60.0 + p.seed, "x": 50.0}.get(p.row, 40.0) + p.seed)
     small_paper.fill(results, t.references("mini"), lambda p: 10.0)
     every = judge_all(results).set_index("id")
     assert every.verdict.to_dict() == {"best": SUPPORTED, "over-x": SUPPORTED, "again": NOT_EVIDENCE}
@@ -337,7 +338,7 @@ def test_a_profile_that_decides_goes_before_a_stronger_one_that_does_not(tmp_pat
     def judged(profile, seeds):
         runs = [p for p in (*table.runs(profile), *table.references(profile)) if p.seed in seeds]
         values = {"new": 60.0, "x": 50.0, tables.CONSTANT: 10.0}
-        small_paper.fill(results, runs, lambda p: values.get(p.row, 40.0) + p.seed)
+        small_paper.fill(results, runs, lambda p: values.get(p.row, 40.0) + p.seed * (2 if p.row == "new" else 1))
         line = judge_all(results).set_index("id").loc["over-x"]
         return line.profile, line.verdict
     assert judged("lite", (0, 1)) == ("lite", NOT_EVIDENCE)

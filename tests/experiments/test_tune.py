@@ -131,14 +131,16 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     assert run.protocol.lr == 0.15 and not run.data.tuning
     assert table.tuned("FedAvg, tuned", "mini", "b", "avg") and not table.tuned("FedAvg", "mini", "b", "avg")
     given = {"FedAvg": 50.0, "FedProx": 60.0, "FedAvg, tuned": 70.0, "FedProx, tuned": 65.0}
-    small_paper.fill(small, [p for p in table.runs("mini") if not tables.is_tuned(p.row)],
-                     lambda p: given.get(p.row, 0) + p.seed)
+
+    def made(p):
+        return given.get(p.row, 0) + p.seed * (1.5 if p.row.startswith("FedAvg") else 1)
+    small_paper.fill(small, [p for p in table.runs("mini") if not tables.is_tuned(p.row)], made)
     small_paper.fill(small, table.references("mini"), lambda p: 10.0)
     line = judge_claims(table, "mini", small).iloc[0]
     assert (line.verdict, line.direction, line["rows"]) == ("not evidence", "supported", "as given")
-    small_paper.fill(small, table.runs("mini"), lambda p: given.get(p.row, 0) + p.seed)
+    small_paper.fill(small, table.runs("mini"), made)
     line = judge_claims(table, "mini", small).iloc[0]
-    assert (line.verdict, line["rows"], line["mean"]) == ("contradicted", "tuned", -5.0)
+    assert (line.verdict, line["rows"], line["mean"]) == ("contradicted", "tuned", -5.5)
     behind = {r["row"] for r in shown.why(line.id, small)["records"]}
     assert behind == {"FedAvg, tuned", "FedProx, tuned", "constant answer"}
 

@@ -69,7 +69,8 @@ def test_a_look_belongs_to_the_name_alone():
 @pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7", "fedpall/table1", "fedpall/figure3",
                                    "fedpall/figure6", "feddtr/table1"])
 def test_methods_of_a_table_that_share_a_colour_differ_in_dash(ident):
-    for a, b in itertools.combinations([row["name"] for row in tables.load_table(ident).rows], 2):
+    rows = [row["name"] for row in tables.load_table(ident).rows if not row.get("tuned")]     # those have markers
+    for a, b in itertools.combinations(rows, 2):
         one, two = plots.look(a), plots.look(b)
         assert one["color"] != two["color"] or one["linestyle"] != two["linestyle"], (a, b)
 

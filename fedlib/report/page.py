@@ -146,8 +146,18 @@ class Page:
         return frame[frame.printed.notna() | (frame.n > 0)].reset_index(drop=True)
 
     def against(self, row: str) -> pd.DataFrame:
-        """Every other row minus this one: lines of `compared`."""
-        return self.compared({other: (other, row) for other in self.rows if other != row})
+        """Every other row minus this one, of tuned rows minus its tuned form: lines of `compared`."""
+        return self.compared({other: (other, mine) for other, mine in self._partners(row).items()})
+
+    def ahead(self, row: str) -> pd.DataFrame:
+        """This row minus every other, its tuned form minus tuned rows: lines of `compared`."""
+        return self.compared({other: (mine, other) for other, mine in self._partners(row).items()})
+
+    def _partners(self, row: str) -> dict[str, str]:
+        """{other row: this one, or its tuned form where the other is tuned}."""
+        tuned = tables.tuned_name(row)
+        return {other: tuned if tables.is_tuned(other) and tuned in self.rows else row
+                for other in self.rows if tables.given_name(other) != row}
 
     def orders(self) -> pd.DataFrame:
         """Printed and ours as orders of the rows, by dataset: Spearman's rank correlation, and the first of each."""

@@ -130,8 +130,8 @@ class Page:
     def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg", beside: "Page | None" = None):
         """Row minus other, {name: (row, other)}, printed and ours by seed: block, dataset, row, printed, mean, half, n.
 
-        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line. beside:
-        the table that has the other rows, where it is not this one.
+        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line, nor for a
+        tuned row that was not run. beside: the table that has the other rows, where it is not this one.
         """
         lines, two = [], (self, beside or self)
         ours = [page.by(setting=setting).reindex(columns=page.rows) for page in two]
@@ -143,7 +143,8 @@ class Page:
                 sample = (here[0][rows[0]] - here[1][rows[1]]).dropna()
                 lines.append((block, self.titles[block], name, theirs[0] - theirs[1], *interval(sample), len(sample)))
         frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n"])
-        return frame[frame.printed.notna() | (frame.n > 0)].reset_index(drop=True)
+        given = ~frame.row.map(lambda name: any(map(tables.is_tuned, pairs[name])))
+        return frame[frame.printed.notna() & given | (frame.n > 0)].reset_index(drop=True)
 
     def against(self, row: str) -> pd.DataFrame:
         """Every other row minus this one, of tuned rows minus its tuned form: lines of `compared`."""

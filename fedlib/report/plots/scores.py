@@ -91,7 +91,7 @@ def curves(frame, by: str = "method", panel: str | None = None, label: str = "ac
                 wide |= not narrow.all()
                 ax.fill_between(part["round"], part["mean"] - part["half"], part["mean"] + part["half"], where=narrow,
                                 color=ink["color"], alpha=0.18, linewidth=0)
-        ax.set_title(name or "")
+        ax.set_title(textwrap.fill(name or "", 30))
         ax.grid(True)
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.spines[["top", "right"]].set_visible(False)

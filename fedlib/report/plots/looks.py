@@ -106,11 +106,12 @@ def styled(draw):
 
 
 def legend(figure, *axes, title=None, columns: int = 4):
-    """One legend for the figure, below it: beside it there is no room on a phone."""
+    """One legend for the figure, below it: beside it there is no room on a phone. Long names take fewer columns."""
     handles = {}
     for ax in axes:
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     if len(handles) > 1:
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(handles)),
+        fitting = max(1, 88 // max(map(len, handles)))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(handles), fitting),
                       title=title, handlelength=1.2 if columns > 4 else 1.8)

@@ -59,19 +59,17 @@ def answered() -> str:
     """How many claims of the papers have which verdict, in a sentence."""
     every = verdicts.every(RESULTS)
     again = every.data == verdicts.KINDS[1]
-    made = every[~again].verdict.value_counts().reindex(claims.VERDICTS, fill_value=0)
-    decided, more = (part[list(claims.DECIDED)] for part in (
-        made, every[again].verdict.value_counts().reindex(claims.VERDICTS, fill_value=0)))
-    return (f"Answered by evidence: **{decided.sum()}** of {made.sum()} claims of the five papers "
-            f"({counted(decided)}). "
-            f"With records that are not evidence: {made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}. Asked "
-            f"once more of the same data as features of a frozen encoder, below a small net: **{more.sum()}** of "
-            f"{again.sum()} ({counted(more)}).")
+    made, more = (every[part].verdict.value_counts().reindex(claims.VERDICTS, fill_value=0) for part in (~again, again))
+    return (f"Answered by evidence: {decided(made, ' of the five papers')}. With records that are not evidence: "
+            f"{made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}. Asked once more of the same data as "
+            f"features of a frozen encoder, below a small net, which is not the papers' experiment: {decided(more)}.")
 
 
-def counted(verdicts) -> str:
-    """'14 supported, 4 contradicted, 27 undecided'."""
-    return ", ".join(f"{n} {verdict}" for verdict, n in verdicts.items())
+def decided(made, whose: str = "") -> str:
+    """'**45** of 235 claims of the five papers (14 supported, 4 contradicted, 27 undecided)'."""
+    there = made[list(claims.DECIDED)]
+    each = ", ".join(f"{n} {verdict}" for verdict, n in there.items())
+    return f"**{there.sum()}** of {made.sum()} claims{whose} ({each})"
 
 
 def standing(part, own: str) -> str:

@@ -177,6 +177,20 @@ def test_claims_are_asked_of_other_blocks_of_their_data():
     assert len({c["says"] for c in there.values()}) == len(there)
 
 
+@pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table4", "i2pfl/table5", "i2pfl/table6", "fedpall/table1",
+                                   "fedpall/figure3", "fedpall/figure6"])
+def test_where_claims_are_asked_again_methods_have_the_settings_of_the_set(ident):
+    """But for what follows the local epochs, and PerFedAvg's outer step, whose rate is the protocol's."""
+    table = tables.load_table(ident)
+    again = {b: content["claims_of"] for b, content in table.blocks.items() if "claims_of" in content}
+    assert sorted(again.values()) == ["office", "pacs"]
+    shorter = {"head_epochs", "retrain_epochs", "beta"}
+    for row in (r for r in table.rows if not r.get("tuned")):
+        for block, of in again.items():
+            here, there = table.plan(row, block, "lite", 0).settings, table.plan(row, of, "paper", 0).settings
+            assert {k for k in here if here[k] != there[k]} <= shorter, (row["name"], block)
+
+
 def test_unknown_names():
     with pytest.raises(UserError, match="did you mean 'i2pfl/table2'"):
         tables.load_table("i2pfl/tabel2")

@@ -230,3 +230,13 @@ def test_differences_in_words():
     lines = pd.DataFrame({"row": ["a", "b", "c", "d"], "mean": [2.0, -3.0, 0.5, 1.0],
                           "half": [1.0, 2.0, 0.6, float("nan")]})
     assert text.settled(lines) == (["a"], ["b"]) and text.ends(lines) == "-3.0 (b) to +2.0 (a)"
+
+
+def test_a_tuned_row_is_compared_with_the_tuned_form_of_the_other():
+    page, whole = Page("fedpall/figure3", "lite"), "CE + InfoNCE + KL"
+    by_seed = page.by().loc["office_features"]
+    for gaps, sign in ((page.against(whole), 1), (page.ahead(whole), -1)):
+        mine = gaps[gaps.block == "office_features"].set_index("row")["mean"]
+        for form in ("", ", tuned"):
+            assert mine[f"CE{form}"] == pytest.approx(sign * (by_seed[f"CE{form}"] - by_seed[f"{whole}{form}"]).mean())
+        assert "CE, tuned" not in set(gaps[gaps.block == "mini"].row)       # nothing is tuned there

@@ -60,9 +60,11 @@ def answered() -> str:
     every = verdicts.every(RESULTS)
     again = every.data == verdicts.KINDS[1]
     made, more = (every[part].verdict.value_counts().reindex(claims.VERDICTS, fill_value=0) for part in (~again, again))
-    return (f"Answered by evidence: {decided(made, ' of the five papers')}. With records that are not evidence: "
-            f"{made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}. Asked once more of the same data as "
-            f"features of a frozen encoder, below a small net, which is not the papers' experiment: {decided(more)}.")
+    return (f"Answered by evidence: {decided(made, ' of the five papers')}. Counted together with its paper's other "
+            f"claims (Holm), {verdicts.together(every[~again])} for or against a paper hold. With records that are not "
+            f"evidence: {made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}. Asked once more of the same data "
+            "as features of a frozen encoder, below a small net, which is not the papers' experiment: "
+            f"{decided(more)}.")
 
 
 def decided(made, whose: str = "") -> str:

@@ -5,6 +5,7 @@ import pytest
 from fedlib.experiments import tables
 from fedlib.experiments.claims import (
     CONTRADICTED,
+    DECIDED,
     NOT_EVIDENCE,
     NOT_RUN,
     SUPPORTED,
@@ -47,9 +48,10 @@ def test_a_verdict_once_more_from_the_records(claims):
 def test_the_summary_counts_verdicts_and_what_the_intervals_alone_say():
     lines = [(SUPPORTED, SUPPORTED), (NOT_RUN, ""), (CONTRADICTED, CONTRADICTED), (NOT_EVIDENCE, CONTRADICTED),
              (NOT_EVIDENCE, UNDECIDED)]
-    said = verdicts.summary(pd.DataFrame(lines, columns=["verdict", "direction"]).assign(data=verdicts.KINDS[0])).data
+    made = pd.DataFrame(lines, columns=["verdict", "direction"])
+    said = verdicts.summary(made.assign(data=verdicts.KINDS[0], holm=[0.04, float("nan"), 0.06, 0.01, 0.01])).data
     assert "**1** are supported, **1** contradicted, 0 undecided; 2 have records that are not evidence" in said
-    assert "would call 0 supported and 1 contradicted" in said
+    assert "would call 0 supported and 1 contradicted" in said and "1 of these 2 verdicts" in said
 
 
 def test_a_fold_says_how_its_claims_stand(claims):
@@ -58,3 +60,5 @@ def test_a_fold_says_how_its_claims_stand(claims):
     folds = part.table.nunique()
     assert folded.count("<details>") == folds and folded.count("<tr>") == len(part) + folds
     assert "fedlib run i2pfl/table2 --profile lite" in folded
+    part, folded = claims[claims.paper == "mpft"], verdicts.folds(claims, "mpft").data
+    assert folded.count("together with the paper's other claims") == part.verdict.isin(DECIDED).sum() > 0

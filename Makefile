@@ -68,9 +68,13 @@ book: $(INSTALLED) ## execute the notebooks and build the book from the committe
 bench: $(INSTALLED) ## measure what a round costs, beside its floor and a plain loop
 	@OMP_NUM_THREADS=1 $(PY) -m fedlib bench
 
-# Each of the other systems lies in a folder of its own: what it asks for would change what fedlib runs on.
+# Each of the other systems lies in a folder of its own: what it asks for would change what fedlib runs on. One without a
+# package is cloned: the list of what it needs begins with its address, a commit, and the folder with its code.
 build/others/%/installed: workflow/others/%.txt $(INSTALLED)
 	@$(STEP) "Install $*" -- $(PY) -m pip install --target $(@D) -r $<
+	@sed -n 's/^# git: //p' $< | while read -r url commit folder; do \
+	    git clone -q --filter=blob:none --no-checkout --sparse $$url $(@D)/code && cd $(@D)/code && \
+	    git sparse-checkout set $$folder && git checkout -q $$commit || exit 1; done
 	@touch $@
 
 OTHERS := $(patsubst workflow/others/%.txt,build/others/%/installed,$(wildcard workflow/others/*.txt))

@@ -11,13 +11,13 @@ COLUMNS = ["block", "dataset", "seeds", "sd", "least", "domain", "images", "imag
 
 
 def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = None) -> pd.DataFrame:
-    """One line for each block of a profile: COLUMNS.
+    """One line for each block of a profile: COLUMNS. seeds: how many, in the place of the block's own.
 
     sd: the median deviation of rows' differences to the first row over the seeds at hand (points; nan without records);
     least: what so many seeds find at 80 % power; domain, images, image: the smallest test split and the points that one
     of its images is worth; printed: the smallest lead that a claim on the mean states, needs: the seeds that find it.
     """
-    cells, lines, n = tables.values(table, profile, results), [], seeds or len(table.seeds)
+    cells, lines = tables.values(table, profile, results), []
     found = {p.block: r for p, r in tables.records_of(table, profile, results)}
     for block in [b for b, content in table.blocks.items() if profile in content]:
         setting = "ood" if table.transfer else "avg"
@@ -28,7 +28,7 @@ def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = Non
             sds = wide.drop(columns=wide.columns[0]).sub(wide[wide.columns[0]], axis=0).std().dropna()
         sd = sds.median() if len(sds) else float("nan")
         domain, images = smallest(found.get(block))
-        printed = lead(table, block)
+        printed, n = lead(table, block), seeds or len(table.drawn(block, profile))
         lines.append((block, table.blocks[block]["title"], n, sd, least_difference(sd, n), domain, images,
                       100 / images if images else float("nan"), printed, seeds_needed(printed, sd)))
     return pd.DataFrame(lines, columns=COLUMNS)

@@ -36,7 +36,7 @@ HOW = {"data": dict, "net": dict, "protocol": dict}
 CHANGES = {f"{part}?": dict for part in HOW}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str], "claims_of?": str}
-                    | {f"{p}?": HOW for p in PROFILES}},
+                    | {f"{p}?": HOW | {"seeds?": [int]} for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
                           "columns?": {str: str}, "data?": {str: dict}, "changes?": {str: CHANGES},
                           "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
@@ -115,11 +115,15 @@ class Table:
         return [Planned(row["name"], name, seed, self.plan(row, name, profile, seed, unseen), unseen,
                         tuple(self.shows.get(self.printed_as(name), ())), self.measure, self.id, profile)
                 for name, block in self.blocks.items() if profile in block
-                for seed in (self.seeds if seeds is None else seeds)
+                for seed in (self.drawn(name, profile) if seeds is None else seeds)
                 for row in self.rows
                 if profile in row.get("profiles", PROFILES)
                 and ("chosen" not in row or f"{name}.{profile}" in row["chosen"])
                 for unseen in (block["columns"] if self.leave_one_out else [""])]
+
+    def drawn(self, block: str, profile: str) -> list[int]:
+        """The seeds of a block: its own at this profile, or the table's."""
+        return self.blocks[block][profile].get("seeds", self.seeds)
 
     def halves(self, profile: str, seeds=None) -> list[Planned]:
         """The runs whose rate falls to nothing, in half the rounds: what the other half adds says if more would help.
@@ -143,7 +147,7 @@ class Table:
             data = {k: v for k, v in given.items() if k not in ("encoder", "head")}
             net = {"net": "fasttext"} if how.get("net", {}).get("net") == "fasttext" else {"net": "linear"}
             protocol = {"rounds": 1} | {k: v for k, v in how.get("protocol", {}).items() if k in ("evaluate", "cross")}
-            for seed in (self.seeds if seeds is None else seeds) if how else ():
+            for seed in (self.drawn(name, profile) if seeds is None else seeds) if how else ():
                 for unseen in block["columns"] if self.leave_one_out else [""]:
                     for row in (CONSTANT, COMMON) if data.keys() & {"dirichlet", "pathological"} else (CONSTANT,):
                         run = plan("Constant", {"common": row == COMMON},

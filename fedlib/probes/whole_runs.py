@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,8 @@ from fedlib.engine.run import Run, plan
 from fedlib.models.nets import build
 from fedlib.probes import bench
 
-PAIRS = 3           # of the two ways, in turn
+PAIRS = 5           # of all ways, in turn
+WARM = 2            # rounds before those that count
 POINTS = 2.0        # that the accuracies may differ by
 LEARNED = 30.0      # percent, of ten classes
 TESTED = 128        # images at once
@@ -59,7 +61,7 @@ WHOLE = {
     "pacs": Whole("4 clients, a ResNet-18 at 64 px (PACS in the tables)", 4, 96, 64, 400,
                   {"net": "resnet18"}, {"rounds": 4, "batch": 32, "lr": 0.05}),
     "features": Whole("20 clients with 512 cached features, an adapter (as in MPFT's tables)", 20, 300, 0, 2000,
-                      {"net": "adapter"}, {"rounds": 20, "batch": 32, "lr": 0.03, "test_every": 5}),
+                      {"net": "adapter"}, {"rounds": 20, "batch": 30, "lr": 0.03, "test_every": 5}),
 }
 FEATURES = 512
 
@@ -133,6 +135,7 @@ def asked(name: str) -> tuple[Run, Federation]:
 def once(name: str, way: str) -> dict:
     """{"seconds", "peak_mb", "accuracy"} of one way, in this process."""
     run, federation = asked(name)
+    WAYS[way](replace(run, protocol=replace(run.protocol, rounds=WARM, test_every=WARM)), federation)
     start = time.perf_counter()
     accuracy = WAYS[way](run, federation)
     return {"seconds": time.perf_counter() - start, "peak_mb": machine.peak("cpu"), "accuracy": accuracy}
@@ -142,11 +145,15 @@ def measure(name: str, pairs: int = PAIRS, others: Path | None = None) -> dict:
     """All ways in turn: {"title", "ratio": [median, least, most] of ours over plain, "others": {name: likewise with its
     "version"}, and for each way the medians of seconds, megabytes and accuracy}.
 
-    others: a folder of scripts. UserError: one learned more than the plain loop, or less, or next to nothing.
+    others: a folder of scripts; one that prints null leaves this workload out. UserError: one learned more than the
+    plain loop, or less, or next to nothing.
     """
     commands = {way: ["-m", "fedlib.probes.whole_runs", name, way] for way in WAYS}
     commands |= {path.stem: [str(path), name] for path in sorted(others.glob("*.py") if others else ())}
-    found = [{way: apart(way, command) for way, command in commands.items()} for _ in range(pairs)]
+    found = []
+    for _ in range(pairs):
+        found.append({way: apart(way, command) for way, command in commands.items()})
+        commands = {way: command for way, command in commands.items() if found[0][way]}
     medians = {way: {k: round(statistics.median(f[way][k] for f in found), 4) for k in NUMBERS} for way in commands}
     learned = [medians[way]["accuracy"] for way in commands]
     if max(learned) - min(learned) > POINTS or min(learned) < LEARNED:

@@ -80,7 +80,7 @@ def again(planned) -> str:
 
 def shows(page, block: str) -> Markdown:
     """What a block's seeds and test images can show, and what speaks against its rows as evidence."""
-    frame = power.of_blocks(page.table, page.blocks[block], page.results, len(page.seeds or page.table.seeds))
+    frame = power.of_blocks(page.table, page.blocks[block], page.results, len(page.seeds or []))
     words = [power.in_words(frame[frame.block == block]).partition(": ")[2]]
     words += evidence.faults(of_rows(page, block).to_dict("records"))
     return text.lines(f"{w[0].upper()}{w[1:]}." for w in words if w)

@@ -16,7 +16,7 @@ from fedlib.core.errors import UserError
 from fedlib.datasets.registry import reader_of
 from fedlib.engine import records
 from fedlib.engine.run import plan
-from fedlib.experiments import tables
+from fedlib.experiments import power, tables
 from fedlib.experiments.statistics import interval
 from fedlib.methods import METHODS
 
@@ -343,6 +343,16 @@ def test_a_table_may_change_how_its_blocks_are_run(tmp_path, monkeypatch):
     (tmp_path / "papers/small.toml").write_text(small_paper.content('{ name = "FedAvg" }', more=wrong))
     with pytest.raises(UserError, match="t changes 'b.lite', which it does not have"):
         tables.load_table("small/t")
+
+
+def test_a_block_may_have_more_seeds_than_its_table(tmp_path, monkeypatch):
+    """Where a run takes seconds; what is asked for comes first, and the table says what so many find."""
+    text = small_paper.content('{ name = "FedAvg" }').replace("[blocks.b.mini]", "[blocks.b.mini]\nseeds = [0, 1, 2]")
+    small_paper.use(tmp_path, monkeypatch, text)
+    table = tables.load_table("small/t")
+    planned = table.runs("mini"), table.references("mini"), table.runs("mini", [7])
+    assert table.seeds == [0] and [[p.seed for p in some] for some in planned] == [[0, 1, 2], [0, 1, 2], [7]]
+    assert power.of_blocks(table, "mini", tmp_path).seeds.tolist() == [3]
 
 
 def test_a_row_of_which_a_seed_diverged_has_no_number(tmp_path, monkeypatch):

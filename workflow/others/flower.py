@@ -2,8 +2,8 @@
 
     python workflow/others/flower.py users
 
-One actor on one core. Its processes, and the images that the actor makes for itself, come to be in a first round that
-does not count and teaches nothing.
+One actor on one core. Its processes, and the images that the actor makes for itself, come to be in first rounds that do
+not count and teach nothing.
 """
 import functools
 import importlib.metadata
@@ -23,7 +23,7 @@ from flwr.simulation import run_simulation
 from fedlib.core import machine
 from fedlib.core.federation import as_input
 from fedlib.models.nets import build
-from fedlib.probes.whole_runs import TESTED, asked
+from fedlib.probes.whole_runs import TESTED, WARM, asked
 
 NAME = "FEDLIB_WHOLE"       # the variable that tells the actor which workload it is
 client, server, found = ClientApp(), ServerApp(), {}
@@ -47,9 +47,9 @@ def train(message: Message, context) -> Message:
             opt.zero_grad()
             F.cross_entropy(net(as_input(mine.x[index])), mine.y[index]).backward()
             opt.step()
-    first = message.content["config"]["server-round"] == 1
+    warm = message.content["config"]["server-round"] <= WARM
     said = MetricRecord({"num-examples": len(mine), "peak": machine.peak("cpu")})
-    arrays = message.content["arrays"] if first else ArrayRecord(net.state_dict())
+    arrays = message.content["arrays"] if warm else ArrayRecord(net.state_dict())
     return Message(RecordDict({"arrays": arrays, "metrics": said}), reply_to=message)
 
 
@@ -59,8 +59,8 @@ def main(grid, context):
     p, test, ends = run.protocol, federation.clients[0].test, []
 
     def tested(number, arrays):
-        """After each round, counted without the first."""
-        if number and p.tests(number - 1):
+        """After each round, counted without those before."""
+        if number > WARM and p.tests(number - WARM):
             net.load_state_dict(arrays.to_torch_state_dict())
             net.eval()
             with torch.inference_mode():
@@ -74,9 +74,10 @@ def main(grid, context):
     strategy = FedAvg(fraction_train=some / every, fraction_evaluate=0.0, min_train_nodes=some,
                       min_available_nodes=every)
     done = strategy.start(
-        grid=grid, initial_arrays=ArrayRecord(net.state_dict()), num_rounds=p.rounds + 1, evaluate_fn=tested)
-    found["seconds"] = ends[-1] - ends[1]
-    found["peak_mb"] = done.train_metrics_clientapp[p.rounds + 1]["peak"] + machine.peak("cpu")     # of both processes
+        grid=grid, initial_arrays=ArrayRecord(net.state_dict()), num_rounds=p.rounds + WARM, evaluate_fn=tested)
+    found["seconds"] = ends[-1] - ends[WARM]
+    last = done.train_metrics_clientapp[p.rounds + WARM]
+    found["peak_mb"] = last["peak"] + machine.peak("cpu")       # of both processes
 
 
 if __name__ == "__main__":

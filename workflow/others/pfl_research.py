@@ -24,7 +24,7 @@ from torch import nn
 from fedlib.core import machine
 from fedlib.core.federation import as_input
 from fedlib.models.nets import build
-from fedlib.probes.whole_runs import TESTED, asked
+from fedlib.probes.whole_runs import TESTED, WARM, asked
 
 NEVER = float("nan")        # users are not tested before and after their training, only the shared net is
 
@@ -52,8 +52,8 @@ def shuffled(client) -> PyTorchTensorDataset:
     return PyTorchTensorDataset((client.train.x[order], client.train.y[order]), user_id=client.id)
 
 
-def main(name: str) -> dict:
-    run, federation = asked(name)
+def trained(run, federation, rounds: int, test_every: int) -> tuple[Net, float]:
+    """The net after so many rounds, and seconds."""
     clients, p = federation.clients, run.protocol
     net = Net(build(run.net, 10, tuple(clients[0].train.x.shape[1:]), run.seed))
     users = FederatedDataset(lambda i: shuffled(clients[i]),
@@ -62,16 +62,24 @@ def main(name: str) -> dict:
     model = PyTorchModel(net, local_optimizer_create=torch.optim.SGD,
                          central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
     train = NNTrainHyperParams(local_batch_size=p.batch, local_num_epochs=p.epochs, local_learning_rate=p.lr)
-    testing = CentralEvaluationCallback(test, NNEvalHyperParams(local_batch_size=TESTED), frequency=p.test_every,
+    testing = CentralEvaluationCallback(test, NNEvalHyperParams(local_batch_size=TESTED), frequency=test_every,
                                         distribute_evaluation=False)
     start = time.perf_counter()
     FederatedAveraging().run(
-        NNAlgorithmParams(central_num_iterations=p.rounds, train_cohort_size=p.cohort or len(clients),
+        NNAlgorithmParams(central_num_iterations=rounds, train_cohort_size=p.cohort or len(clients),
                           evaluation_frequency=NEVER, val_cohort_size=0),
         SimulatedBackend(training_data=users, val_data=None), model, train, None, [testing])
-    seconds = time.perf_counter() - start
+    return net, time.perf_counter() - start
+
+
+def main(name: str) -> dict:
+    run, federation = asked(name)
+    trained(run, federation, WARM, WARM)
+    net, seconds = trained(run, federation, run.protocol.rounds, run.protocol.test_every)
+    test = federation.clients[0].test
     with torch.inference_mode():
-        right = sum(net.metrics(x, y)["right"].weighted_value for x, y in test.iter(TESTED))
+        right = sum(net.metrics(x, y)["right"].weighted_value
+                    for x, y in zip(test.x.split(TESTED), test.y.split(TESTED), strict=True))
     return {"seconds": seconds, "peak_mb": machine.peak("cpu"), "accuracy": 100 * right / len(test),
             "version": importlib.metadata.version("pfl")}
 

@@ -30,15 +30,19 @@ def judge_claims(table: Table, profile: str, results: Path, rule: str | None = N
     """Every claim on the table with its verdict in this profile: COLUMNS, see `judge`.
 
     Where all rows that a claim names are there in tuned form, these are compared, else the rows as they are given; so
-    says `rows`.
+    says `rows`. Two columns may hold one number, as ind and ood do where all clients have one net: that decides once.
     """
     cells = values(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)
-    lines = []
+    lines, first = [], {}
     for c in table.claims:
         found = judge(c, cells, rows, table) | {"rows": "as given"}
         tuned = judge(in_tuned_form(c, table, profile), cells, rows, table) | {"rows": "tuned"}
         found = tuned if tuned["verdict"] != NOT_RUN else found
+        if found["verdict"] in DECIDED:
+            numbers = c["block"], c["better"], *c["than"], round(found["mean"], 6), round(found["half"], 6)
+            if first.setdefault(numbers, c["id"]) != c["id"]:
+                found |= {"verdict": NOT_EVIDENCE, "reason": f"the same numbers already stand behind {first[numbers]}"}
         lines.append({k: c[k] for k in ("id", "source", "says")} | found | {"note": c.get("note", "")})
     return pd.DataFrame(lines, columns=COLUMNS)
 

@@ -33,7 +33,7 @@ VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
                 "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict, "protocol_at?": {str: dict}}
 HOW = {"data": dict, "net": dict, "protocol": dict}
-CHANGES = {f"{part}?": dict for part in HOW}
+CHANGES = {f"{part}?": dict for part in HOW} | {"seeds?": [int]}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str], "claims_of?": str}
                     | {f"{p}?": HOW | {"seeds?": [int]} for p in PROFILES}},
@@ -318,7 +318,8 @@ def load_table(ident: "str | Table") -> Table:
     for place, parts in table.get("changes", {}).items():
         block, profile = place.rsplit(".", 1)
         how = blocks[block][profile]
-        blocks[block] |= {profile: how | {k: how[k] | v for k, v in parts.items()}}
+        changed = {k: v if k == "seeds" else how[k] | v for k, v in parts.items()}
+        blocks[block] |= {profile: how | changed}
     return Table(ident, table["title"], blocks,
                  [*table["rows"], *tuned_rows(table["rows"], tuned_settings(tuned_file(ident)).get(ident, {}))],
                  table["seeds"], pick("selection", table["select"], SELECT), printed[printed.table == name], claims,

@@ -275,6 +275,21 @@ def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
     assert list(every.holm.notna()) == [True, True, False]
 
 
+def test_two_columns_with_one_number_are_evidence_once(tmp_path, monkeypatch):
+    """Every domain has the same accuracy here, as ind and ood have where all clients have one net."""
+    over_x, best = (f"[[claims]]{part}" for part in CLAIMS.split("[[claims]]")[1:])
+    there = over_x.replace('id = "over-x"', 'id = "there"').replace('"avg"', '"scans"')
+    text = small_paper.content(ROWS, range(3), "rounds = 10, lr = 0.05", over_x + best + there)
+    small_paper.use(tmp_path, monkeypatch, text, PRINTED)
+    table = tables.load_table("small/t")
+    height = {"new": [60.0, 62.0, 64.0], "x": [50.0, 51.0, 52.0]}
+    small_paper.fill(tmp_path, table.runs("mini"), lambda p: height.get(p.row, [40.0, 41.0, 42.0])[p.seed])
+    small_paper.fill(tmp_path, table.references("mini"), lambda p: 10.0)
+    found = judge_claims(table, "mini", tmp_path).set_index("id")
+    assert found.verdict.to_dict() == {"over-x": SUPPORTED, "best": SUPPORTED, "there": NOT_EVIDENCE}
+    assert found.reason["there"] == "the same numbers already stand behind over-x"
+
+
 def test_another_table_says_it_again_also_over_fewer_rivals(tmp_path, monkeypatch):
     """Two tables of the same rows: `again` names x alone where `best` names x and y; over y alone nothing was said."""
     over_x, best = (f"[[claims]]{part}" for part in CLAIMS.split("[[claims]]")[1:])

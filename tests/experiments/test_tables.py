@@ -353,6 +353,8 @@ def test_a_block_may_have_more_seeds_than_its_table(tmp_path, monkeypatch):
     planned = table.runs("mini"), table.references("mini"), table.runs("mini", [7])
     assert table.seeds == [0] and [[p.seed for p in some] for some in planned] == [[0, 1, 2], [0, 1, 2], [7]]
     assert power.of_blocks(table, "mini", tmp_path).seeds.tolist() == [3]
+    (tmp_path / "papers/small.toml").write_text(text + 'changes = { "b.mini" = { seeds = [5, 6] } }\n')
+    assert [p.seed for p in tables.load_table("small/t").runs("mini")] == [5, 6]
 
 
 def test_a_row_of_which_a_seed_diverged_has_no_number(tmp_path, monkeypatch):

@@ -242,7 +242,7 @@ def test_comparison_cell_by_cell(tmp_path):
     assert avg.difference == pytest.approx(51 - 64.91) and avg.half == pytest.approx(4.302652730 / 3 ** 0.5)
     dslr = cells.loc["office", "dslr", "FedProx"]
     assert math.isnan(dslr.ours) and dslr.n == 0 and dslr.printed == dslr.printed
-    assert len(cells) == len(table.blocks) * 5 * len(table.rows) == 7 * 5 * 10
+    assert len(cells) == len(table.blocks) * 5 * len(table.rows) >= 7 * 5 * 12
     one = tables.compare(table, "lite", tmp_path, seeds=[1]).set_index(["block", "setting", "row"])
     assert one.loc["office", "avg", "FedAvg"].ours == 51 and one.loc["office", "avg", "FedAvg"].n == 1
 

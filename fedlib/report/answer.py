@@ -46,7 +46,9 @@ def card(page, block: str) -> dict:
     cells = page.cells[(page.cells.block == block) & (page.cells.setting == column)].set_index("row")
     printed = cells.printed.dropna()
     # no variants of ours
-    own = [r for r in page.rows if table.printed_row(r) == r and (r in printed or printed.empty)]
+    known = table.printed[table.printed.dataset == table.blocks[block].get("claims_of")].method     # the paper's rows
+    own = [r for r in page.rows if table.printed_row(r) == r
+           and (r in printed or printed.empty and (known.empty or r in set(known)))]
     rows = {r: tables.tuned_name(r) if pd.notna(cells.ours.get(tables.tuned_name(r))) else r for r in own}
     ours = cells.ours.reindex(rows.values()).set_axis(rows).dropna()
     by_seed = page.by(setting=column).loc[block].reindex(columns=rows.values()).set_axis(rows, axis=1)

@@ -69,3 +69,9 @@ def test_every_table_asks_a_question():
     asked = {ident: tables.load_table(ident).question for ident in tables.idents()}
     assert all(q.endswith("?") and len(q) < 120 for q in asked.values()), asked
     assert len(set(asked.values())) == len(asked)
+
+
+def test_where_nothing_is_printed_a_card_has_the_rows_of_the_paper():
+    """Rows of ours that weigh clients otherwise are no rivals, on features of a set as on the set itself."""
+    found = answer.card(Page("i2pfl/table2", "lite"), "office_features")
+    assert " of 9 with " in found["ours"] and "equal weights" not in found["ours"] and not found["printed"]

@@ -23,7 +23,7 @@ DATASETS |= {"tiny_digits": "tiny_digits", "tiny_features": "tiny_features"}
 ON_FEATURES = ("MPFT",)     # methods that need them
 PLAIN_NETS = ("DPFedAvg",)  # methods that refuse a net with statistics of batches
 PROMPTED = {"ZeroShot": {}, "PromptFL": {"tokens": 4}, "KgCoOp": {"tokens": 4}, "FedPGP": {"tokens": 4},
-            "FedAPT": {"tokens": 4},
+            "FedAPT": {"tokens": 4}, "FedTPG": {"tokens": 4},
             "FedDEAP": {"tokens": 4, "local_tokens": 4}}        # methods that need a text tower
 torch.set_num_threads(1)
 # Before the first derivative: torch then makes a thread for each kind of device, and such a process cannot be forked.

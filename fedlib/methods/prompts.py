@@ -169,6 +169,59 @@ class FedPGP(PromptFL):
 
 
 @method
+class FedTPG(PromptFL):
+    """CE(s cos(z, g([V, e_c])), y), V = P(t): a network writes the context from what the tower says of the names.
+
+    t = g(name) `(C, D)` of unit length; P's m queries look at t and give V `(1, m, W)`, for all classes; P is averaged
+    and writes for names that nobody trained on, too. As released P has no further layers of self-attention.
+    Qiu et al., ICLR 2024, arXiv:2310.06123.
+    """
+    tokens: int = 4
+    limit = "no setting turns it off: the context is written, never a parameter"
+
+    def equip(self, net):
+        if not hasattr(net, "writer"):
+            m, width = super().equip(net).head.context.shape[1:]        # what is written takes its place
+            net.writer = Writer(m, width, net.head.in_features, key(self.seed, "writer")).to(net.head.words.device)
+            net.head.context = None
+        return net
+
+    def vectors(self, net, client):
+        if not hasattr(net, "names"):
+            with torch.no_grad():
+                net.register_buffer("names", F.normalize(net.head.texts(None), dim=-1), persistent=False)
+        return net.head.texts(net.writer(net.names))
+
+    def loss(self, net, x, y, client):
+        return F.cross_entropy(self.predict(net, x, client), y)
+
+    def predict(self, net, x, client):
+        return net.head.logits(net.body(x), self.vectors(net, client))
+
+
+class Writer(nn.Module):
+    """Texts' features `(C, D)` -> a context `(1, m, W)`: m queries attend to them, then a gated layer with a shortcut.
+
+    FedTPG's, arXiv:2310.06123: four heads, x + W2 (h * gelu(h')), [h, h'] = W1 x of four times the width each.
+    """
+
+    def __init__(self, tokens: int, width: int, dim: int, seed: int):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.queries = nn.Parameter(0.02 * torch.randn(1, tokens, width))
+            self.before, self.of_texts, self.between = nn.LayerNorm(width), nn.LayerNorm(dim), nn.LayerNorm(width)
+            self.attend = nn.MultiheadAttention(width, 4, kdim=dim, vdim=dim, batch_first=True)
+            self.gated, self.out = nn.Linear(width, 8 * width), nn.Linear(4 * width, width)
+
+    def forward(self, t):
+        t = self.of_texts(t)[None]
+        x = self.attend(self.before(self.queries), t, t, need_weights=False)[0]
+        h, gate = self.gated(self.between(x)).chunk(2, -1)
+        return x + self.out(h * F.gelu(gate))
+
+
+@method
 class FedAPT(PromptFL):
     """V_k = V + V * key_k, key_k ~ U(0, 1) fixed for domain k; a query q `(D, N)` learns the domain of an image.
 

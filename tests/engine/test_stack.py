@@ -33,8 +33,9 @@ def test_which_methods_can_be_stacked():
     own = {n for n in METHOD_NAMES if any(k in vars(c) for c in METHODS[n].__mro__ if c not in FedAvg.__mro__
                                           for k in ("fit", "step"))}
     assert own == {"DBE", "pFedMe", "PerFedAvg", "APFL", "FedSAM"}
-    assert set(FITTING) == set(METHOD_NAMES) - own - {"ZeroShot", "PromptFL", "KgCoOp", "FedPGP", "FedAPT", "FedDEAP",
-                                                      "FedSR", "LoRA", "FFALoRA", "LoRAFAIR", "FedCP", "FedDG"}
+    assert set(FITTING) == set(METHOD_NAMES) - own - {"ZeroShot", "PromptFL", "KgCoOp", "FedPGP", "FedAPT", "FedTPG",
+                                                      "FedDEAP", "FedSR", "LoRA", "FFALoRA", "LoRAFAIR", "FedCP",
+                                                      "FedDG", "StableFDG"}
     assert not stack.fits(make("FedAvg", {}, Protocol(keep_optimiser=True)))
 
 

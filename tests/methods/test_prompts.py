@@ -16,6 +16,7 @@ from fedlib.datasets.partition import federate
 from fedlib.engine.loop import Simulation
 from fedlib.engine.worker import prompted
 from fedlib.methods import make
+from fedlib.methods.prompts import Writer
 from fedlib.models import encoders
 from fedlib.models.nets import Arch, build
 from fedlib.models.prompt_head import PromptHead, Tower
@@ -262,6 +263,34 @@ def test_fedpgps_loss_by_hand_and_what_stays(mini):
 
 
 # FedAPT, FedCLIP, FACMIC
+
+def test_fedtpgs_writer_by_hand():
+    torch.manual_seed(0)
+    writer, t = Writer(3, 8, 12, 0), torch.randn(5, 12)
+    for norm in (writer.before, writer.of_texts, writer.between):
+        nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
+    x, seen, part = writer.before(writer.queries[0]), writer.of_texts(t), writer.attend
+    q, k, v = x @ part.q_proj_weight.T, seen @ part.k_proj_weight.T, seen @ part.v_proj_weight.T
+    q, k, v = (m + b for m, b in zip((q, k, v), part.in_proj_bias.chunk(3)))
+    heads = [(q[:, i:i + 2] @ k[:, i:i + 2].T / 2 ** 0.5).softmax(1) @ v[:, i:i + 2] for i in range(0, 8, 2)]
+    x = part.out_proj(torch.cat(heads, 1))
+    h, gate = writer.gated(writer.between(x)).chunk(2, 1)
+    assert torch.allclose(writer(t)[0], x + writer.out(h * F.gelu(gate)), atol=1e-5) and writer(t).shape == (1, 3, 8)
+
+
+def test_fedtpg_writes_one_context_from_the_names_and_sends_no_context(mini):
+    made, x, y = worker("FedTPG", {"tokens": 4})
+    net, method = made.client.net, made.method
+    assert {k.split(".")[0] for k, p in net.named_parameters() if p.requires_grad} == {"writer"}
+    assert {k.split(".")[0] for k in method.upload(made.client)["params"]} == {"writer"}
+    names = mini.texts([f"{n}." for n in NAMES])
+    context = net.writer(names)
+    wanted = net.head.logits(x, net.head.texts(context))
+    assert torch.allclose(method.predict(net, x, made.client), wanted, atol=1e-4)
+    assert method.loss(net, x, y, made.client).item() == pytest.approx(F.cross_entropy(wanted, y).item(), rel=1e-4)
+    assert not torch.allclose(net.writer(names.roll(1, 1)), context, atol=1e-4)      # other names, another context
+    assert torch.allclose(net.writer(names.flip(0)), context, atol=1e-5)             # in whatever order they come
+
 
 def test_fedapts_keys_are_alike_everywhere_and_do_not_travel():
     one, other = worker("FedAPT")[0], worker("FedAPT")[0]

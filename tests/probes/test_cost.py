@@ -77,7 +77,8 @@ def test_methods_lists_the_costs_of_every_method(fedlib):
     keys = {"name", "kind", "settings", "limit", "summary", "bytes_down", "bytes_up", "floats_down", "floats_up",
             "forward", "backward"}
     assert "features of a frozen encoder" in listed.pop("MPFT")["no_cost"]
-    prompted = ("PromptFL", "KgCoOp", "FedPGP", "FedAPT", "FedDEAP")
+    prompted = ("PromptFL", "KgCoOp", "FedPGP", "FedTPG", "FedAPT", "FedDEAP")
+    assert "between the stages of a ResNet" in listed.pop("StableFDG")["no_cost"]
     assert all("learns prompts" in listed.pop(n)["no_cost"] for n in prompted)
     assert listed.pop("ZeroShot")["forward"] == listed.pop("Constant")["forward"] == 0
     assert all(set(m) == keys and m["bytes_up"] > 0 and m["forward"] >= 1 - 0.2 for m in listed.values())

@@ -169,8 +169,8 @@ def masked(here, run, kind=MaskedGrid):
 # Their servers need the mean only. The others say what else they exchange, or that the mean is not enough.
 MEANS = {"APFL", "Constant", "DPFedAvg", "Ditto", "FACMIC", "FFALoRA", "FedALA", "FedAPT", "FedAdam", "FedAvg",
          "FedAvgM", "FedBABU", "FedBN", "FedCLIP", "FedCP", "FedDEAP", "FedDecorr", "FedDyn", "FedETF", "FedLC",
-         "FedNTD", "FedPGP", "FedPHP", "FedPer", "FedProx", "FedRep", "FedRoD", "FedSAM", "FedSR", "FineTuned",
-         "GPFL", "KgCoOp", "LGFedAvg", "LoRA", "Local", "MOON", "PerFedAvg", "PromptFL", "ZeroShot", "pFedMe"}
+         "FedNTD", "FedPGP", "FedPHP", "FedPer", "FedProx", "FedRep", "FedRoD", "FedSAM", "FedSR", "FedTPG",
+         "FineTuned", "GPFL", "KgCoOp", "LGFedAvg", "LoRA", "Local", "MOON", "PerFedAvg", "PromptFL", "ZeroShot", "pFedMe"}
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "printed formula": (3, "D", "-"), "exact": (0, "o", "-"), "one image": (0, "o", "-"),
               "class mean": (3, "s", "-"), "CLIP-zs": (6, "X", ":"), "CLIP-FC": (5, "P", "-."),
               "FedCLIP": (1, "s", ":"), "FACMIC": (4, "v", "-."), "PromptFL": (0, "o", "-"),
-              "FedAPT": (2, "^", "-."), "FedDEAP": (3, "D", "-"), "KgCoOp": (5, "P", "--"), "FedPGP": (6, "*", ":"),
+              "FedAPT": (2, "^", "-."), "FedDEAP": (3, "D", "-"), "KgCoOp": (5, "P", "--"), "FedPGP": (6, "*", ":"), "FedTPG": (7, "s", "-."),
               "DomainNet-126": (0, "o", "-"), "Office-Caltech10": (3, "D", "-"), "DDR": (1, "v", "-"),
               "Office-Caltech-10": (3, "D", "-"), "Fashion-MNIST": (2, "P", "-"), "Amazon Review": (5, "D", "-"),
               "mini_digits with mini_clip": (6, "s", "-"), "λ1": (0, "o", "-"), "λ2": (3, "s", "--"),

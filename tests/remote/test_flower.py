@@ -170,7 +170,8 @@ def masked(here, run, kind=MaskedGrid):
 MEANS = {"APFL", "Constant", "DPFedAvg", "Ditto", "FACMIC", "FFALoRA", "FedALA", "FedAPT", "FedAdam", "FedAvg",
          "FedAvgM", "FedBABU", "FedBN", "FedCLIP", "FedCP", "FedDEAP", "FedDecorr", "FedDyn", "FedETF", "FedLC",
          "FedNTD", "FedPGP", "FedPHP", "FedPer", "FedProx", "FedRep", "FedRoD", "FedSAM", "FedSR", "FedTPG",
-         "FineTuned", "GPFL", "KgCoOp", "LGFedAvg", "LoRA", "Local", "MOON", "PerFedAvg", "PromptFL", "ZeroShot", "pFedMe"}
+         "FineTuned", "GPFL", "KgCoOp", "LGFedAvg", "LoRA", "Local", "MOON", "PerFedAvg", "PromptFL", "ZeroShot",
+         "pFedMe"}
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """What makes the runs of a row evidence: they learned, they settled, they did not diverge; and how they were tuned."""
+import functools
 from pathlib import Path
 
 import pandas as pd
+from torch import nn
 
 from fedlib.experiments import tables
 from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import Table
 from fedlib.methods import make
+from fedlib.models import nets
 
 STILL = 1.0         # points: a row that rises by more has not settled
+FEW = 4             # images: a batch of fewer has no variance to speak of
 
 
 def rise(rounds: list[dict]) -> float:
@@ -57,6 +61,20 @@ def doubled(table: Table, profile: str, results: Path, seeds=None, when: str = "
     return groups.agg(n=("half", "size"), half=("half", "mean"), whole=("whole", "mean")).reset_index()
 
 
+def crumbs(p: tables.Planned, record: dict) -> bool:
+    """Did a client end its epochs with a batch of fewer than FEW under batch-norm? Weights jump there: two alike images
+    have a variance near 0, and what is divided by it is large."""
+    batch, least = p.run.protocol.batch, p.run.protocol.least_batch
+    sizes = [c["train"] for c in record["made"].get("data", {}).get("clients", [])]
+    return any(least <= n % batch < FEW for n in sizes) and normed(p.run.net)
+
+
+@functools.cache
+def normed(net: nets.Arch) -> bool:
+    """Has such a net statistics of a batch?"""
+    return net.normalisation == "batch" and nets.has(net, (nn.modules.batchnorm._BatchNorm,))
+
+
 def place(p: tables.Planned) -> tuple:
     """Where a run stands in its table."""
     return p.block, p.row, p.seed, p.unseen
@@ -65,7 +83,7 @@ def place(p: tables.Planned) -> tuple:
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
     """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss,
-    diverged, tuned.
+    diverged, crumbs, tuned.
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
@@ -75,7 +93,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     cells = tables.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
               tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
-    curves, shared, open_ends = {}, set(), set()
+    curves, shared, open_ends, crumbed = {}, set(), set(), set()
     shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in tables.records_of(table, profile, results, seeds, when):
@@ -87,6 +105,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         else:
             open_ends.add((p.block, p.row))
         curves.setdefault((p.block, p.row), []).append((moved, tables.highest_loss(rounds)))
+        crumbed |= {(p.block, p.row)} if crumbs(p, record) else set()
         personal = p.row in at_home or make(p.run.method, p.run.settings).personal
         shared |= set() if personal else {(p.block, p.row)}
     lines = []
@@ -104,9 +123,9 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
                       "settled": settled, "loss": max(losses), "diverged": max(losses) > tables.FAR,
-                      "tuned": table.tuned(row, profile, block, setting)})
+                      "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting)})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
-                                        "settled", "loss", "diverged", "tuned"])
+                                        "settled", "loss", "diverged", "crumbs", "tuned"])
 
 
 def faults(rows: list[dict]) -> list[str]:
@@ -121,6 +140,7 @@ def unfinished(rows: list[dict]) -> list[str]:
     """Those of the faults that lie in the training."""
     found = named("diverged on the way", [f"{r['row']} (a training loss of {r['loss']:.0e})" for r in rows
                                           if r["diverged"]])
+    found += named("batch-norm over fewer than four images", [r["row"] for r in rows if r["crumbs"]])
     if any(pd.isna(r["above"]) for r in rows):
         found.append("the constant answer was not run")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])

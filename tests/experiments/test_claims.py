@@ -2,15 +2,18 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import small_paper
+from conftest import small_run
 
 from fedlib.core.errors import UserError
 from fedlib.experiments import claims, evidence, power, tables
 from fedlib.experiments.claims import CONTRADICTED, NOT_EVIDENCE, NOT_RUN, SUPPORTED, UNDECIDED, judge_all, judge_claims
+from fedlib.models.nets import Arch
 from fedlib.report import shown
 from fedlib.report.page import Page
 
@@ -413,6 +416,23 @@ def test_a_model_for_all_is_judged_beside_one_answer_for_all(tmp_path, monkeypat
     rows = evidence.of_rows(table, "mini", results).query("setting == 'avg'").set_index("row")
     assert rows.learned.to_dict() == {"FedAvg": True, "Local": False}
     assert rows.above.to_dict() == {"FedAvg": 31.0, "Local": -19.0}
+
+
+@pytest.mark.parametrize("how, found", [
+    ({}, True), ({"batch": 7}, False), ({"least_batch": 4}, False), ({"net": "cnn4"}, False)])
+def test_batch_norm_over_two_images_is_no_evidence(how, found):
+    """Clients of 50 and 25 images: batches of 8 end with 2 and 1, those of 7 with 1 and 4."""
+    run, sizes = small_run(**how), {"clients": [{"train": 50}, {"train": 25}]}
+    assert evidence.crumbs(SimpleNamespace(run=run), {"made": {"data": sizes}}) == found
+    assert not evidence.crumbs(SimpleNamespace(run=run), {"made": {}})
+    grouped = dataclasses.replace(run, net=Arch("resnet10", 4, normalisation="group"))
+    assert not evidence.crumbs(SimpleNamespace(run=grouped), {"made": {"data": sizes}})
+
+
+def test_such_a_row_is_named():
+    row = dict.fromkeys(("diverged", "tuned", "learned", "settled"), True) | {"diverged": False, "rise": 0, "above": 5}
+    assert evidence.faults([row | {"row": "x", "crumbs": True}, row | {"row": "y", "crumbs": False}]) == [
+        "batch-norm over fewer than four images: x"]
 
 
 def test_the_number_of_the_round_is_no_rise():

@@ -148,6 +148,23 @@ def whole(machines: dict):
     return None if machines else Markdown(NOTHING)
 
 
+def ahead(machines: dict) -> pd.DataFrame:
+    """What other systems do better than fedlib, a line for each machine and shape where one does: machine, whole run,
+    as fast or faster (the medians of the ratios to the plain loop, as shown, and fedlib's), less memory."""
+    lines = []
+    for hardware, found in machines.items():
+        for one in found["runs"].values():
+            others, ours, peak = one.get("others", {}), round(one["ratio"][0], 2), one["ours"]["peak_mb"]
+            fast = [f"{name} ({how['ratio'][0]:.2f}, fedlib {ours:.2f})" for name, how in others.items()
+                    if round(how["ratio"][0], 2) <= ours]
+            small = [f"{name} ({how['peak_mb']:,.0f} MB, fedlib {peak:,.0f})" for name, how in others.items()
+                     if how["peak_mb"] < peak]
+            if fast or small:
+                lines.append({"machine": hardware, "whole run": one["title"].split(" (")[0],
+                              "as fast or faster": ", ".join(fast) or "–", "less memory": ", ".join(small) or "–"})
+    return pd.DataFrame(lines)
+
+
 def extremes(hardware: str, machine: dict) -> str:
     """Where the overhead is least and most, and where the plain loop is slowest beside ours."""
     found, most = machine["workloads"], []

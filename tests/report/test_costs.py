@@ -170,6 +170,19 @@ def test_systems_of_machines_that_measured_different_runs():
     assert [[bar.get_width() for bar in bars][0] for bars in axes[1].containers] == [1.1, 2]
 
 
+def test_what_others_do_better():
+    def one(**others):
+        there = {name: {"ratio": [ratio, 1.0, 2.0], "peak_mb": memory} for name, (ratio, memory) in others.items()}
+        return {"title": "users (of a paper)", "ratio": [2.004, 0.9, 3.1], "ours": {"peak_mb": 1000}, "others": there}
+    runs = {"a": one(fast=(0.98, 1200.0), same=(2.0, 900.0), slow=(16.0, 2000.0)), "b": one(slow=(2.3, 1500.0))}
+    found = costs.ahead({"A": {"runs": runs}, "B": {"runs": {"a": one(light=(2.3, 1.0)), "b": one()}}})
+    assert found.to_dict("records") == [
+        {"machine": "A", "whole run": "users",
+         "as fast or faster": "fast (0.98, fedlib 2.00), same (2.00, fedlib 2.00)",
+         "less memory": "same (900 MB, fedlib 1,000)"},
+        {"machine": "B", "whole run": "users", "as fast or faster": "–", "less memory": "light (1 MB, fedlib 1,000)"}]
+
+
 def test_launches_beside_arithmetic():
     found = pd.DataFrame({"ms of a step": [6.0, 1.0, 2.5], "passes forward": [5, 1, 3], "passes backward": [5, 1, 1]},
                          index=["pFedMe", "FedAvg", "MOON"])

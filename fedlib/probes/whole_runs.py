@@ -184,7 +184,8 @@ def everything(results: Path, only: str = "", say=print, others: Path | None = N
     made = machine.described("cpu")
     here = bench.path(results, made).with_suffix(".whole")
     old = opened(here) if here.exists() else {"made": {"commit": ""}}
-    kept = old["runs"] if old["made"]["commit"] == made["commit"] else {}       # measurements of one code only
+    same = old["made"]["commit"].removesuffix("-dirty") == made["commit"].removesuffix("-dirty")
+    kept = old["runs"] if same else {}      # of one code only; the file of the last one makes a tree dirty
     for name in [only] if only else WHOLE:
         say(f"» {name}")
         kept = kept | {name: measure(name, others=others)}

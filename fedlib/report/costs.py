@@ -128,7 +128,8 @@ def beside(machines: dict):
                          for one in found["runs"].values()}
               for hardware, found in machines.items() if any(one.get("others") for one in found["runs"].values())}
     rows = list(dict.fromkeys(run for lines in ratios.values() for run in lines))       # a machine may lack some
-    panels = {hardware: pd.DataFrame(lines).T.reindex(rows) for hardware, lines in ratios.items()}
+    names = list(dict.fromkeys(name for lines in ratios.values() for one in lines.values() for name in one))
+    panels = {hardware: pd.DataFrame(lines).T.reindex(index=rows, columns=names) for hardware, lines in ratios.items()}
     return text.or_empty(panels, lambda found: plots.lengths(
         found, "seconds of the run, of the plain loop's", stacked=False, reference=1, linear=1.5), NOTHING)
 

@@ -510,7 +510,7 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
             linear: float | None = None):
     """Horizontal bars, rows from top to bottom: for each column a piece after the last one, or a bar below it.
 
-    panels: title -> DataFrame, at most three columns; plots beside each other, each with a scale of its own and the
+    panels: title -> DataFrame, at most five columns; plots beside each other, each with a scale of its own and the
     same rows. reference: where a line stands. linear: above this length the scale is logarithmic.
     """
     import matplotlib.pyplot as plt
@@ -520,7 +520,7 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
                                 sharey=True, squeeze=False)
     for ax, (title, frame) in zip(axes[0], panels.items(), strict=True):
         left, thick = 0, 0.8 if stacked else 0.8 / several
-        looks = zip((OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[6]), ("", "//", ".."))
+        looks = zip((OKABE_ITO[k] for k in (0, 1, 6, 2, 3)), ("", "//", "..", "xx", "--"))
         for i, (name, (ink, hatch)) in enumerate(zip(frame, looks)):
             at = [k if stacked else k + thick * (i - (several - 1) / 2) for k in range(len(rows))]
             ax.barh(at, frame[name], 0.92 * thick, left=left, color=ink, hatch=hatch, edgecolor="white", linewidth=0,

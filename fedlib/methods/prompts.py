@@ -188,7 +188,7 @@ class FedTPG(PromptFL):
 
     def vectors(self, net, client):
         if not hasattr(net, "names"):
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():      # who is tested first may train later
                 net.register_buffer("names", F.normalize(net.head.texts(None), dim=-1), persistent=False)
         return net.head.texts(net.writer(net.names))
 

@@ -135,7 +135,7 @@ def lowest_priority():
 def standing(campaign: list[Part], results: Path) -> list[dict]:
     """For each part: its name, what `fedlib.experiments.status.summary` says of its runs, and the rows still to choose.
 
-    A tuned row that is not chosen yet will cost what the part's runs cost so far.
+    A tuned row that is not chosen yet will cost what a run of the part usually costs.
     """
     found = []
     for part in campaign:
@@ -143,9 +143,9 @@ def standing(campaign: list[Part], results: Path) -> list[dict]:
         chosen = {(p.block, tables.given_name(p.row)) for p in every if tables.is_tuned(p.row)}
         waits = {(p.block, p.row) for p in tries(part)} - chosen
         said = status.summary(every, results)
-        usual = said["hours"] / said["done"] if said["done"] else 0
         runs = sum((p.block, p.row) in waits and p.seed not in part.seeds for p in every)
-        found.append({"part": part.name} | said | {"to_choose": len(waits), "left": said["left"] + usual * runs})
+        left = said["left"] + said["usual"] * runs
+        found.append({"part": part.name} | said | {"to_choose": len(waits), "left": left})
     return found
 
 

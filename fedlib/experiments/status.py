@@ -63,7 +63,7 @@ def overview(table, profile: str, results: Path, seeds=None) -> dict:
 
 def summary(planned: list, results: Path) -> dict:
     """{"done", ..., "missing": counts, "hours": spent on the records, "left": hours, "guessed": runs without a basis,
-    "peak_mb": the most memory of a record, "hardware": where they were made}.
+    "usual": hours of a run, "peak_mb": the most memory of a record, "hardware": where they were made}.
 
     left is computing time, one run after the other: a run that is not done costs the median of the records of its row
     and block; without one, of its block; else of the table in this profile. Runs for which there is none are counted in
@@ -72,7 +72,8 @@ def summary(planned: list, results: Path) -> dict:
     states = [state(p, results) for p in planned]
     made = [(p, records.read_record(p.run.path(results))["made"]) for p, at in zip(planned, states, strict=True)
             if at == "done"]
-    usual, left, unknown = medians((p.row, p.block, m["seconds"]) for p, m in made), 0.0, 0
+    trained = ((p.row, p.block, m["seconds"]) for p, m in made if p.run.method != "Constant")    # which takes no time
+    usual, left, unknown = medians(trained), 0.0, 0
     for p, at in zip(planned, states, strict=True):
         if at != "done":
             basis = next((usual[k] for k in ((p.row, p.block), p.block, "all") if k in usual), None)
@@ -80,6 +81,7 @@ def summary(planned: list, results: Path) -> dict:
             left += basis * (1 - begun(p, results)) if basis else 0.0
     return {k: states.count(k) for k in STATES} | {
         "hours": sum(m["seconds"] for _, m in made) / 3600, "left": left / 3600, "guessed": unknown,
+        "usual": usual.get("all", 0.0) / 3600,
         "peak_mb": max((m.get("peak_mb", 0) for _, m in made), default=0),
         "hardware": sorted({m["hardware"] for _, m in made if "hardware" in m})}
 

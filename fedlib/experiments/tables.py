@@ -1,5 +1,6 @@
 """A paper's table is data: TOML -> runs -> records -> cells -> comparison with what is printed."""
 import functools
+import re
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -331,8 +332,9 @@ def load_table(ident: "str | Table") -> Table:
 
 def asked_of(block: str, title: str, claim: dict) -> dict:
     """A claim about another block (`claims_of`), asked of this one, which nothing printed stands beside."""
+    named = claim["block"].replace("_", "[-_]")
     return {k: v for k, v in claim.items() if k not in ("margin", "note")} | {
-        "id": claim["id"].replace(f"-{claim['block']}-", f"-{block}-"), "block": block,
+        "id": re.sub(f"-{named}-", f"-{block}-", claim["id"]), "block": block,
         "says": f"{claim['says']} Asked of: {title}."}
 
 

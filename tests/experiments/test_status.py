@@ -36,6 +36,9 @@ def test_every_state_is_seen_and_the_rest_is_estimated(table, tmp_path):
     found = status.overview(table, "mini", results)
     assert [found[k] for k in status.STATES] == [1, 0, 0, 0, 3] and found["hours"] == 2.0
     assert (found["left"], found["guessed"]) == (6.0, 0)        # the only basis is the block's
+    constant = table.references("mini")[0]
+    keep(constant, results, 0.01)
+    assert status.summary([constant, one, two, three, four], results)["left"] == 6.0    # an answer is no training
     keep(two, results, 3600.0)
     assert status.overview(table, "mini", results)["left"] == 3.0       # now each row has its own
     interrupted(three.run, results, rounds=3)

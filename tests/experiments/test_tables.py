@@ -177,14 +177,21 @@ def test_claims_are_asked_of_other_blocks_of_their_data():
     assert len({c["says"] for c in there.values()}) == len(there)
 
 
+def test_a_claim_has_an_id_of_its_own():
+    every = {paper: [c["id"] for i in tables.idents() if i.startswith(paper) for c in tables.load_table(i).claims]
+             for paper in tables.papers()}
+    assert all(len(set(ids)) == len(ids) for ids in every.values())
+    assert "table1-cifar100_pat_features-best" in every["feddtr"]
+
+
 @pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table4", "i2pfl/table5", "i2pfl/table6", "fedpall/table1",
-                                   "fedpall/figure3", "fedpall/figure6"])
+                                   "fedpall/figure3", "fedpall/figure6", "feddtr/table1"])
 def test_where_claims_are_asked_again_methods_have_the_settings_of_the_set(ident):
-    """But for what follows the local epochs, and PerFedAvg's outer step, whose rate is the protocol's."""
+    """But for what follows the local epochs, and PerFedAvg's steps, whose rates are the protocol's."""
     table = tables.load_table(ident)
     again = {b: content["claims_of"] for b, content in table.blocks.items() if "claims_of" in content}
-    assert sorted(again.values()) == ["office", "pacs"]
-    shorter = {"head_epochs", "retrain_epochs", "beta"}
+    assert sorted(again.values()) == (["cifar100", "cifar100_pat"] if "feddtr" in ident else ["office", "pacs"])
+    shorter = {"head_epochs", "retrain_epochs", "alpha", "beta"}
     for row in (r for r in table.rows if not r.get("tuned")):
         for block, of in again.items():
             here, there = table.plan(row, block, "lite", 0).settings, table.plan(row, of, "paper", 0).settings

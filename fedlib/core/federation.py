@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 # Mean and standard deviation by channel that images are normalised with. ImageNet's serve every set, as in most code.
-NORMALS = {k: torch.tensor(v).view(2, 1, 3, 1, 1) for k, v in {
-    "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], "half": [[0.5] * 3] * 2, "none": [[0.0] * 3, [1.0] * 3]
-}.items()}
+# grey: only the first of three equal channels goes on.
+NORMALS = {k: torch.tensor(v).view(2, 1, -1, 1, 1) for k, v in {
+    "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], "half": [[0.5] * 3] * 2, "none": [[0.0] * 3, [1.0] * 3],
+    "grey": [[0.5]] * 2}.items()}
 PIECE = {"cpu": 2 ** 17, "gpu": 2 ** 22}    # numbers of batches that are prepared at once: a cache, or fewer launches
 
 
@@ -17,8 +18,8 @@ PIECE = {"cpu": 2 ** 17, "gpu": 2 ** 22}    # numbers of batches that are prepar
 class Split:
     """Samples and labels on one device, or images in the host's memory and labels on a GPU that cannot hold both.
 
-    x: `(N, 3, H, W)` uint8 images, `(N, D)` float features or `(N, L)` int32 token ids; y: `(N,)` int64; normal: how
-    images are normalised on their way to a net (a name in NORMALS).
+    x: `(N, 3, H, W)` uint8 images, `(N, 1, H, W)` grey ones, `(N, D)` float features or `(N, L)` int32 token ids; y:
+    `(N,)` int64; normal: how images are normalised on their way to a net (a name in NORMALS).
     """
     x: Tensor
     y: Tensor
@@ -116,6 +117,7 @@ def as_input(x: Tensor, normal: str = "imagenet") -> Tensor:
     if x.dtype != torch.uint8:
         return x.float() if x.is_floating_point() else x
     mean, std = normals(normal, x.device)
+    x = x[:, :1] if normal == "grey" else x
     return (x / 255).sub_(mean).div_(std)       # one copy: a batch of images fills a cache
 
 

@@ -32,7 +32,8 @@ class Data:
     repair: bool = True                  # a client without a class gets one image of it
     test: Literal["heldout", "all"] = "heldout"   # "all": every image of the domain, training images included
     unseen: tuple[str, ...] = ()         # domains that no client holds, tested as well
-    normalise: Literal["imagenet", "half", "none"] = later("imagenet")      # half: mean and deviation 0.5
+    # half: mean and deviation 0.5; grey: the same of one channel, for images whose three are equal
+    normalise: Literal["imagenet", "half", "none", "grey"] = later("imagenet")
     split: str = later("published")      # a rule of fedlib.datasets.splits
     mixed: float = later(0.0)            # this share of the next domain (cyclic) instead of as much of its own (MPFT)
     chunks: Literal["", "disjoint", "released"] = later("")     # per class, consecutive chunks of a domain (MPFT)
@@ -67,8 +68,11 @@ def federate(spec: Data, seed: int) -> Federation:
     prepared = prepare.load_set(spec.name, spec.size or None)
     shares, unseen = partition(spec, prepared, seed)
     made = feature_cache.load_features(spec.name, spec.size or None, spec.encoder) if spec.encoder else None
-    whole = {d: Split(made.tensors[d] if made else prepared.tensors[f"{d}/x"], prepared.tensors[f"{d}/y"],
-                      spec.normalise) for d in prepared.manifest["domains"]}
+    named = dict.fromkeys([*_domains(spec, prepared.manifest), *spec.unseen])
+    x = {d: made.tensors[d] if made else prepared.tensors[f"{d}/x"] for d in named}
+    if spec.normalise == "grey":
+        x = {d: one_channel(images, d) for d, images in x.items()}
+    whole = {d: Split(x[d], prepared.tensors[f"{d}/y"], spec.normalise) for d in x}
     held = {s.domain: parts_of(spec, prepared, s.domain) for s in shares} if spec.head else {}
     head = class_heads.make_heads(spec.head, whole, held, prepared.manifest["classes"], made) if spec.head else {}
     taken = {}          # clients that share a test split share its tensors
@@ -94,6 +98,14 @@ def federate(spec: Data, seed: int) -> Federation:
                       unseen={d: take({d: index}) for d, index in unseen.items()}, about=about,
                       own_tests=len({id(c.test) for c in clients}) > len({c.domain for c in clients}),
                       words=len(prepared.manifest.get("words") or ()), head=class_heads.shared(head))
+
+
+def one_channel(x: Tensor, domain: str) -> Tensor:
+    """`(N, 1, H, W)` of images `(N, 3, H, W)` whose channels are equal. UserError: they are not, or these are none."""
+    if x.dim() != 4 or not (x == x[:, :1]).all():
+        raise UserError(f"normalise = grey is for images without colours; those of {domain} "
+                        f"{'have some' if x.dim() == 4 else 'are numbers or words'}: choose half, imagenet or none")
+    return x[:, :1]
 
 
 def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[Share], dict[str, Tensor]]:

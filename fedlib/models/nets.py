@@ -55,9 +55,9 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
           prompts: nn.Module | None = None) -> Net:
     """The net, its weights drawn from a stream of its own.
 
-    `shape` is that of one sample: (3, H, W) images, (D,) features or, where `words` is the size of the vocabulary,
-    (L,) token ids. head `(C, D)`: the classes' vectors of a frozen head; prompts: a head of prompts. UserError: a net
-    for another kind of data.
+    `shape` is that of one sample: (3, H, W) images, (1, H, W) grey ones, (D,) features or, where `words` is the size of
+    the vocabulary, (L,) token ids. head `(C, D)`: the classes' vectors of a frozen head; prompts: a head of prompts.
+    UserError: a net for another kind of data.
     """
     data = "token ids" if words else "images" if len(shape) == 3 else "features"
     takes = TAKES.get(arch.net, ("images",))
@@ -65,6 +65,9 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
         fitting = ", ".join(n for n in BUILDERS if data in TAKES.get(n, ("images",)))
         raise UserError(f"the net {arch.net} needs {' or '.join(takes)}; these data are {data} of shape "
                         f"{tuple(shape)}: choose {fitting}")
+    if data == "images" and shape[0] == 1 and (arch.net in ("vit", "tower") or arch.start == "imagenet"):
+        raise UserError(f"the net {arch.net}{' from ImageNet' * (arch.start == 'imagenet')} takes three channels; "
+                        "normalise = grey gives one")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "net"))
         net = builder(arch)(classes, (words,) if words else shape, arch.width)

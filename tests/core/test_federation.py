@@ -3,11 +3,16 @@
 import pytest
 import torch
 from by_hand import equal
+from conftest import small_run
 from torch import tensor
 
 from fedlib.core import federation, seeds
+from fedlib.core.errors import UserError
 from fedlib.core.federation import Split, as_input, augment, batches, rotate
 from fedlib.datasets.partition import Data, federate
+from fedlib.engine.loop import Simulation
+from fedlib.engine.run import plan
+from fedlib.probes.kept_models import predicted
 
 
 def test_keyed_generators():
@@ -84,6 +89,7 @@ def test_images_are_normalised_with_imagenets_statistics():
     assert as_input(tensor([[300.0]])).item() == 300
     equal(as_input(x, "half").flatten(), [-1, 1, -0.6])
     equal(as_input(x, "none").flatten(), [0, 1, 0.2])
+    equal(as_input(x, "grey").flatten(), [-1])
 
 
 def test_how_images_are_normalised_belongs_to_the_data():
@@ -92,6 +98,26 @@ def test_how_images_are_normalised_belongs_to_the_data():
     assert {s.normal for s in splits} == {"half"}
     (x, _), = batches(splits[3], 3, "none", seeds.generator(0))
     assert x.min() == -1 and x.max() <= 1
+
+
+def test_grey_images_have_one_channel_from_the_federation_to_a_prediction():
+    run = small_run("FedAvg", net="cnn4", data={"domains": ("scans",), "clients": (2,), "normalise": "grey"})
+    worker = Simulation(run).play().workers[0]
+    x, net = worker.client.test.x, worker.client.net
+    assert x.shape[1] == 1 == net.body[0].weight.shape[1] and worker.client.test.input().shape == x.shape
+    equal(worker.client.test.input(), as_input(x.expand(-1, 3, -1, -1), "half")[:, :1])
+    coloured = x.expand(-1, 3, -1, -1)      # as files are read: what a prediction gets
+    assert torch.equal(predicted(worker, coloured, "grey"), predicted(worker, x, "grey"))
+
+
+@pytest.mark.parametrize("data, net, said", [
+    ({"domains": ("street",)}, {}, "images without colours; those of street have some"),
+    ({"domains": ("scans",), "encoder": "mini_clip"}, {"net": "adapter"}, "those of scans are numbers or words"),
+    ({"domains": ("scans",)}, {"net": "vit", "width": 64}, "vit takes three channels"),
+    ({"domains": ("scans",)}, {"net": "resnet18", "start": "imagenet"}, "resnet18 from ImageNet takes three")])
+def test_what_takes_no_grey_images(data, net, said):
+    with pytest.raises(UserError, match=said):
+        Simulation(plan("FedAvg", {}, {"name": "tiny_digits", "normalise": "grey"} | data, net, {"rounds": 1}, 0))
 
 
 @pytest.mark.parametrize("samples, batch, least, sizes", [

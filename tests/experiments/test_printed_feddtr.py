@@ -173,7 +173,7 @@ def test_profiles_differ_in_what_makes_them_cheap():
     for name, block in PAPER["blocks"].items():
         if not {"paper", "lite"} <= set(block):
             continue
-        for key in set(block["paper"]["data"]) - {"size", "minimum"}:
+        for key in set(block["paper"]["data"]) - {"size", "minimum", "normalise"}:
             assert block["paper"]["data"][key] == block["lite"]["data"][key], (name, key)
         assert block["paper"]["net"]["net"] == block["lite"]["net"]["net"], name
         for key in set(block["paper"]["protocol"]) - {"rounds", "lr"}:

@@ -1,5 +1,7 @@
 """The whole state after a round in one file, from which a run that was cut goes on."""
 import json
+import math
+import os
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -9,13 +11,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedlib.core import schema
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, pick
 from fedlib.core.files import write_bytes
 from fedlib.core.params import flatten, to_device, unflatten
 from fedlib.engine import records
 
 CHECKPOINT = 2      # format of the partial files; another number is not continued
 DAMAGED = (SafetensorError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)
+
+
+def between(usual: float) -> float:
+    """How many times what a checkpoint takes lie between two: FEDLIB_CHECKPOINT. UserError: an unknown word."""
+    asked = os.environ.get("FEDLIB_CHECKPOINT") or "auto"
+    return {"auto": usual, "every": 0, "off": math.inf}[pick("FEDLIB_CHECKPOINT", asked, ("auto", "every", "off"))]
 
 
 def checkpoint(partial: Path, simulation):

@@ -1,4 +1,5 @@
 """The loop: rounds of download, local training, upload and aggregation; tests; checkpoints; the record."""
+import math
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fedlib.core.params import nbytes
 from fedlib.core.seeds import generator
 from fedlib.datasets.partition import federate
 from fedlib.engine import records
-from fedlib.engine.checkpoint import checkpoint, resume, tidy
+from fedlib.engine.checkpoint import between, checkpoint, resume, tidy
 from fedlib.engine.evaluate import finite, measure_round, stalled
 from fedlib.engine.run import Run
 from fedlib.engine.worker import Workers, initial_net
@@ -166,7 +167,8 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
 def all_rounds(simulation: Simulation, partial: Path, say, deadline: float | None) -> list[dict]:
     """The rounds that a checkpoint does not hold yet; returns what all measured."""
     resume(partial, simulation)
-    protocol, due = simulation.run.protocol, 0.0
+    protocol, spare = simulation.run.protocol, between(simulation.workers.spare)
+    due = 0.0 if spare < math.inf else math.inf
     if protocol.initial and not simulation.rounds:
         simulation.test()
     while not simulation.over:
@@ -183,7 +185,7 @@ def all_rounds(simulation: Simulation, partial: Path, say, deadline: float | Non
         if (start := time.monotonic()) >= due and not simulation.over:
             checkpoint(partial, simulation)
             took = time.monotonic() - start
-            due = start + (1 + simulation.workers.spare) * took
+            due = start + (1 + spare) * took
             row["seconds"] = round(row["seconds"] + took, 3)
         acc = next((r["acc"].values() for r in reversed(simulation.rounds) if "acc" in r), ())
         say({"round": row["round"], "rounds": protocol.rounds, "test": f"{sum(acc) / len(acc):.1f} %" if acc else "–"})

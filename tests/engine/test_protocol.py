@@ -98,9 +98,11 @@ def test_a_record_with_other_tests_than_asked_for_is_refused(forge, tmp_path):
         records.read_record(path)
 
 
-def test_checkpoints_take_a_thirtieth_of_the_time(tmp_path, monkeypatch):
+@pytest.mark.parametrize("asked, expected", [("auto", [1, 9]), ("every", [*range(1, 17)]), ("off", [])])
+def test_checkpoints_take_a_thirtieth_of_the_time_or_what_is_asked(asked, expected, tmp_path, monkeypatch):
     """On a clock that each round moves by 1 and each checkpoint by 1/4."""
     now, written = [0.0], []
+    monkeypatch.setenv("FEDLIB_CHECKPOINT", asked)
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
     first = Simulation.round
 
@@ -115,9 +117,15 @@ def test_checkpoints_take_a_thirtieth_of_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(Simulation, "round", round_)
     monkeypatch.setattr(loop, "checkpoint", checkpoint)
     path = loop.train(small_run(net="linear", rounds=17), tmp_path)
-    assert written == [1, 9]        # and none after the last: the record is written
+    assert written == expected      # and none after the last: the record is written
     rounds = records.read_record(path)["rounds"]
     assert [r["round"] for r in rounds if r["seconds"] > 0.1] == written
+
+
+def test_an_unknown_wish_for_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CHECKPOINT", "evry")
+    with pytest.raises(UserError, match="did you mean 'every'"):
+        loop.train(small_run(net="linear"), tmp_path)
 
 
 def test_tests_before_after_and_both(tmp_path):

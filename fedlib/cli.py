@@ -222,9 +222,11 @@ def partition(name, seed, out, picture, store, as_json):
 @click.option("--save", is_flag=True, help="Keep the model beside the record, for `fedlib predict` and `evaluate`.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
               help="CPU threads. More can be faster; sums are then rounded differently.")
+@click.option("--cores", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Processes that the clients are dealt out to. The record is the same.")
 @DEVICE
 @JSON
-def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, as_json):
+def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, device, as_json):
     """Train METHOD and write one record for each seed below --out. Started again after a kill it continues."""
     import torch
     from tqdm import tqdm
@@ -243,6 +245,9 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
         sets = [*usual, *sets]
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     machine.check_device(device)
+    if cores > 1 and (save or threads > 1):
+        raise UserError(f"--cores goes with one thread each and without --save, which keeps the nets of one process: "
+                        f"leave {'--save' if save else '--threads'} out")
     if slow := machine.slow(runs[0].protocol.precision, device):
         click.echo(slow, err=True)
     torch.set_num_threads(threads)
@@ -259,7 +264,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, device, 
                     line(f"{run.method}, seed {run.seed}: round {event['round']} of {event['rounds']}, {event['test']}")
             how = {"device": device, "say": say, "stack": stack.usual(device)}
             model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
-            path = loop.train(run, out, **how)
+            path = loop.train(run, out, cores=cores, **how)
         made.append({"record": str(path), "acc": records.read_record(path)["rounds"][-1]["acc"]} | model)
         if not as_json:
             for domain, value in made[-1]["acc"].items():

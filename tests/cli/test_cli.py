@@ -63,6 +63,17 @@ def test_plain_listings(fedlib, args):
 
 # training
 
+def test_on_several_cores(fedlib, tmp_path):
+    args = ("train", "FedAvg", "--data", "tiny_digits", "--rounds", 1, "--set", "net=linear")
+    one, two = (fedlib(*args, "--out", tmp_path / str(n), "--cores", n)[0] for n in (1, 2))
+    assert one == two == 0
+    first, second = (records.read_record(next((tmp_path / str(n)).glob("*/*.json"))) for n in (1, 2))
+    assert first["rounds"][0]["acc"] == second["rounds"][0]["acc"] and second["made"]["cores"] == 2
+    for word in ("--save", "--threads=2"):
+        code, _, err = fedlib(*args, "--out", tmp_path, "--cores", 2, word)
+        assert code == 2 and f"leave {word.partition('=')[0]} out" in err
+
+
 def test_training_twice_trains_once(fedlib, tmp_path, monkeypatch):
     args = ("train", "FedProx", "--data", "tiny_digits", "--rounds", 2, "--seed", 3, "--set", "mu=0.5", "--set",
             "net=linear", "--set", "clients=1,1,1,2", "--set", "fraction=0.4", "--out", tmp_path, "--json")

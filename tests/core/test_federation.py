@@ -112,7 +112,7 @@ def test_grey_images_have_one_channel_from_the_federation_to_a_prediction():
 
 @pytest.mark.parametrize("data, net, said", [
     ({"domains": ("street",)}, {}, "images without colours; those of street have some"),
-    ({"domains": ("scans",), "encoder": "mini_clip"}, {"net": "adapter"}, "those of scans are numbers or words"),
+    ({"name": "tiny_features", "domains": ("scans",)}, {"net": "adapter"}, "those of scans are numbers or words"),
     ({"domains": ("scans",)}, {"net": "vit", "width": 64}, "vit takes three channels"),
     ({"domains": ("scans",)}, {"net": "resnet18", "start": "imagenet"}, "resnet18 from ImageNet takes three")])
 def test_what_takes_no_grey_images(data, net, said):

@@ -18,6 +18,8 @@ SETTINGS = Config(InlineBackend={
     "print_figure_kwargs": {"bbox_inches": "tight", "facecolor": "none",
                             "metadata": dict.fromkeys(("Date", "Creator", "Format", "Type"))}})
 RC = {"svg.fonttype": "none", "svg.hashsalt": "fedlib"}         # text as text; names made of the content alone
+NUMBER = r"-?[\d.]+"
+LINE = rf"([ML] {NUMBER} {NUMBER})(?: L {NUMBER} {NUMBER}){{2,}}"
 LONG = 600          # characters of a path from which a tenth of a point is enough: contours, bands, curves
 OFTEN = 3           # times that a style comes before it is a class
 SCALE = 1.6         # pixels of the page for a point of the figure, where there is room: type as large as the page's
@@ -76,5 +78,19 @@ def plain(tag: str) -> str:
     tag = re.sub(r"font-family: [^;\"]+;? ?", "", tag)
     tag = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--plot-{THEMED[m[0]]})" if m[0] in THEMED else m[0], tag)
     digits = 1 if tag.startswith("<path") and len(tag) > LONG else 2
-    return re.sub(r"scale\([^)]*\)|-?\b\d+\.\d{3,}",
-                  lambda m: m[0] if m[0][0] == "s" else f"{float(m[0]):.{digits}f}", tag)
+    tag = re.sub(r"scale\([^)]*\)|-?\b\d+\.\d{3,}",
+                 lambda m: m[0] if m[0][0] == "s" else f"{float(m[0]):.{digits}f}", tag)
+    return re.sub(LINE, steps, tag)
+
+
+def steps(line: re.Match) -> str:
+    """A line of a path, its points as steps from the one before, which are shorter to write."""
+    points = [tuple(map(float, pair)) for pair in re.findall(f"({NUMBER}) ({NUMBER})", line[0])]
+    return f"{line[1]} l " + " ".join(short(b - a) for one, other in zip(points, points[1:])
+                                      for a, b in zip(one, other, strict=True))
+
+
+def short(number: float) -> str:
+    """To a hundredth, without what a number can do without: .5 for 0.50, 0 for -0.00."""
+    said = f"{number:.2f}".rstrip("0").rstrip(".")
+    return "0" if said == "-0" else re.sub(r"^(-?)0\.", r"\1.", said)

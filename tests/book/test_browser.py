@@ -200,7 +200,7 @@ def test_a_phone_shows_it_without_sideways_scroll(page):
 def test_no_page_is_large(page):
     """With all that it loads, as if nothing were kept from the page before."""
     size = sum(Path(path).stat().st_size for path in page.loaded)
-    assert len(page.loaded) > 5 and size <= 1.6 * MEGABYTE, f"{size / MEGABYTE:.2f} MB"
+    assert len(page.loaded) > 5 and size <= 1.5 * MEGABYTE, f"{size / MEGABYTE:.2f} MB"
 
 
 PLAYGROUND = "book/playground.html"

@@ -44,6 +44,22 @@ def test_a_figure_has_a_text_and_is_drawn_in_the_themes_colours(name):
     assert not left & set(plots.THEMED) and not re.search(r"\d\.\d{3}", re.sub(r"scale\([^)]*\)", "", svg))
 
 
+def test_a_line_is_written_in_steps_and_ends_where_it_did():
+    """Of what lies on it: the steps are differences of rounded places, so that nothing adds up."""
+    assert figures.plain('<path d="M 1.5 2.5 L 2.3 2.5 L 2 12.5 L -3 0.123456 z" clip="x"/>') == \
+        '<path d="M 1.5 2.5 l .8 0 -.3 10 -5 -12.38 z" clip="x"/>'
+    assert figures.plain('<path d="M 1 2 C 1 2 3 4 5 6 L 5 7 L 6 7 L 6 8"/>') == \
+        '<path d="M 1 2 C 1 2 3 4 5 6 L 5 7 l 1 0 0 1"/>'
+    assert figures.plain('<path d="M 1 2 L 3 4"/>') == '<path d="M 1 2 L 3 4"/>'
+    assert list(map(figures.short, (0.5, -0.5, 0, -0.001, 10, 100, -20.1))) == \
+        [".5", "-.5", "0", "0", "10", "100", "-20.1"]
+    walk = np.cumsum(np.sin(np.arange(400)))
+    path = "M 0 0 " + " ".join(f"L {x:.6f} {y:.6f}" for x, y in enumerate(walk))
+    said = re.search('l ([^"]+)"', figures.plain(f'<path d="{path}"/>'))[1].split()
+    ends = sum(map(float, said[::2])), sum(map(float, said[1::2]))
+    assert ends == pytest.approx((399, walk[-1]), abs=0.051)
+
+
 def test_a_style_that_comes_back_is_said_once_and_for_this_figure_alone():
     svgs = [figures.in_page(drawn(plots.curves(NUMBERS * times)), "lines") for times in (1, 2)]
     for svg in svgs:

@@ -236,6 +236,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
     from fedlib.engine.run import run_in_words, usual_settings
     from fedlib.methods import own_code
     from fedlib.probes import kept_models
+    from fedlib.remote.cores import among
     if bool(method) == bool(own):
         raise UserError("name one method: METHOD (`fedlib methods` lists them) or --from FILE.py:METHOD")
     method, dataset = own_code.method_name(own) if own else method, own_code.dataset_name(dataset)
@@ -264,7 +265,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
                     line(f"{run.method}, seed {run.seed}: round {event['round']} of {event['rounds']}, {event['test']}")
             how = {"device": device, "say": say, "stack": stack.usual(device)}
             model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
-            path = loop.train(run, out, cores=cores, **how)
+            path = loop.train(run, out, deal=among(cores), **how)
         made.append({"record": str(path), "acc": records.read_record(path)["rounds"][-1]["acc"]} | model)
         if not as_json:
             for domain, value in made[-1]["acc"].items():

@@ -14,7 +14,6 @@ from fedlib.core.seeds import generator
 from fedlib.datasets.partition import federate
 from fedlib.engine import records
 from fedlib.engine.checkpoint import between, checkpoint, resume, tidy
-from fedlib.engine.cores import Cores
 from fedlib.engine.evaluate import finite, measure_round, stalled
 from fedlib.engine.run import Run
 from fedlib.engine.worker import Workers, initial_net
@@ -125,7 +124,7 @@ class Simulation:
 
 
 def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, deadline: float | None = None,
-          workers=None, after=None, stack: str | int = 1, cores: int = 1,
+          workers=None, after=None, stack: str | int = 1, deal=None,
           federation: Federation | None = None) -> Path:
     """Train and write the record; returns its path. A record that exists is not trained again.
 
@@ -133,9 +132,9 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
     was interrupted continues from there and gives the same record in every number but times; what was another
     machine's or another code's is listed in `made`, other data are refused. `say` gets {"round", "rounds", "test": the
     last accuracy} after each round, `after` the simulation before the record is written; clients then have nets of
-    their own, else they take them in turns. stack: as in `fedlib.engine.stack.choose`; cores: processes that train the
-    clients of a round at once, see `fedlib.engine.cores`. Workers on other machines come with a federation whose
-    clients hold no data.
+    their own, else they take them in turns. stack: as in `fedlib.engine.stack.choose`; deal: the workers of a
+    simulation -> those that train in their place, see `fedlib.remote.cores`. Workers on other machines come with a
+    federation whose clients hold no data.
     Raises Busy, OutOfTime (time.monotonic() would pass `deadline`), UserError (loss not finite, disk full).
     """
     path = run.path(results)
@@ -153,8 +152,8 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
         if path.exists():
             return path
         simulation = Simulation(run, federation, device, workers, stack, share=after is None)
-        if cores > 1:
-            simulation.workers = Cores(simulation.workers, federation.splits, device, cores)
+        if deal:
+            simulation.workers = deal(simulation)
         held = {} if workers else federation.about      # nodes come and go
         simulation.made = machine.described(device) | {"precision": run.protocol.precision, "data": held}
         rounds = all_rounds(simulation, path.with_suffix(".partial"), say, deadline)

@@ -10,15 +10,15 @@ from conftest import METHOD_NAMES, interrupted, numbers, small_run
 
 from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
-from fedlib.engine.cores import Cores
 from fedlib.engine.loop import Simulation
 from fedlib.engine.worker import Worker
+from fedlib.remote.cores import Cores, among
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_every_method_gives_the_same(name, tmp_path):
     run = small_run(name, participation=0.6, rounds=2, evaluate="both")
-    one, several = (loop.train(run, tmp_path / str(n), cores=n) for n in (1, 3))
+    one, several = (loop.train(run, tmp_path / str(n), deal=among(n)) for n in (1, 3))
     assert numbers(records.read_record(one)) == numbers(records.read_record(several))
     assert records.read_record(several)["made"]["cores"] == 3
 
@@ -26,7 +26,7 @@ def test_every_method_gives_the_same(name, tmp_path):
 def test_tests_on_unseen_domains_and_on_the_splits_of_others(tmp_path):
     made = [small_run(data={"unseen": ("street",)}), small_run("FedPer", cross=True)]
     for run in made:
-        one, several = (records.read_record(loop.train(run, tmp_path / str(n), cores=n)) for n in (1, 2))
+        one, several = (records.read_record(loop.train(run, tmp_path / str(n), deal=among(n))) for n in (1, 2))
         assert numbers(one) == numbers(several)
 
 
@@ -35,8 +35,8 @@ def test_tests_on_unseen_domains_and_on_the_splits_of_others(tmp_path):
 def test_a_run_that_was_cut_goes_on_with_as_many_cores_as_one_likes(name, before, after, tmp_path):
     run = small_run(name, rounds=3)
     whole = numbers(records.read_record(loop.train(run, tmp_path / "whole")))
-    assert interrupted(run, tmp_path, rounds=2, cores=before).exists()
-    assert numbers(records.read_record(loop.train(run, tmp_path, cores=after))) == whole
+    assert interrupted(run, tmp_path, rounds=2, deal=among(before)).exists()
+    assert numbers(records.read_record(loop.train(run, tmp_path, deal=among(after)))) == whole
 
 
 def test_what_is_raised_at_a_client_is_raised_here(tmp_path):
@@ -47,21 +47,21 @@ def test_what_is_raised_at_a_client_is_raised_here(tmp_path):
 
     with pytest.MonkeyPatch().context() as patched, pytest.raises(UserError, match="client . fails"):
         patched.setattr(Worker, "train", fail)
-        loop.train(run, tmp_path, cores=2)
+        loop.train(run, tmp_path, deal=among(2))
 
 
 def test_a_process_that_ends_is_an_error_and_the_run_goes_on_later(tmp_path):
     run = small_run(rounds=2)
     with pytest.MonkeyPatch().context() as patched, pytest.raises(UserError, match="too little memory"):
         patched.setattr(Worker, "train", lambda *_: os._exit(1))
-        loop.train(run, tmp_path, cores=2)
-    assert loop.train(run, tmp_path, cores=2).exists()
+        loop.train(run, tmp_path, deal=among(2))
+    assert loop.train(run, tmp_path, deal=among(2)).exists()
 
 
 def test_no_process_outlives_the_one_that_asked(tmp_path):
     code = ("import time; from conftest import small_run; from fedlib.engine.loop import Simulation\n"
-            "from fedlib.engine.cores import Cores\n"
-            "s = Simulation(small_run()); s.workers = Cores(s.workers, s.federation.splits, 'cpu', 3); s.round()\n"
+            "from fedlib.remote.cores import Cores\n"
+            "s = Simulation(small_run()); s.workers = Cores(s, 3); s.round()\n"
             "import multiprocessing as m; print(*(c.pid for c in m.active_children()), flush=True); time.sleep(60)")
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
                               env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
@@ -77,8 +77,10 @@ def test_no_process_outlives_the_one_that_asked(tmp_path):
 
 def test_cores_are_for_a_cpu_and_no_more_than_clients(tmp_path):
     made = Simulation(small_run())
+    made.device = "cuda:0"
     with pytest.raises(UserError, match="for a CPU, not for cuda:0"):
-        Cores(made.workers, made.federation.splits, "cuda:0", 2)
-    cores = Cores(made.workers, made.federation.splits, "cpu", 64)
+        Cores(made, 2)
+    made.device = "cpu"
+    cores = Cores(made, 64)
     loads = [sum(len(w.client.train) for w in cores if cores.homes[w.place] == home) for home in range(5)]
     assert cores.made == {"cores": 5} and sorted(cores.homes.values()) == [0, 1, 2, 3, 4] and min(loads) > 0

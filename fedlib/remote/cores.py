@@ -4,12 +4,19 @@ import multiprocessing
 import pickle
 import signal
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import torch
 
 from fedlib.core.errors import UserError
+from fedlib.engine.loop import Simulation
 from fedlib.engine.worker import Workers
+
+
+def among(count: int):
+    """What `fedlib.engine.loop.train` takes as `deal`, for so many cores; None for one."""
+    return partial(Cores, count=count) if count > 1 else None
 
 
 class Away:
@@ -29,13 +36,14 @@ class Cores(Workers):
     """Workers in `count` forks of this process or fewer, each with clients of about as many samples. A client stays
     where it is, and so does what it keeps; what it sends comes back in the order of clients, so that sums are the same.
 
-    here: the workers to deal out; splits: those that a test may name, by their identity. UserError: on a GPU.
+    simulation: its workers are dealt out. UserError: on a GPU.
     """
 
-    def __init__(self, here: Workers, splits: dict, device: str, count: int):
-        if str(device) != "cpu":
-            raise UserError(f"{count} cores are for a CPU, not for {device}; there clients are stacked")
+    def __init__(self, simulation: Simulation, count: int):
+        if str(simulation.device) != "cpu":
+            raise UserError(f"{count} cores are for a CPU, not for {simulation.device}; there clients are stacked")
         super().__init__(())
+        here, splits = simulation.workers, simulation.federation.splits
         count = min(count, len(here))
         self.made, self.homes, loads = {"cores": count}, {}, [0] * count
         for place in sorted(range(len(here)), key=lambda i: -len(here[i].client.train)):

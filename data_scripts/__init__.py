@@ -12,6 +12,7 @@ READERS = {     # name -> module[:object], in the order in which they are listed
     "vlcs": "domain_folders:VLCS",
     "terra_incognita": "domain_folders:TERRA",
     "camelyon17": "camelyon17",
+    "femnist": "femnist",
     "domainnet": "domainnet:DOMAINNET",
     "domainnet_10": "domainnet:K10",
     "domainnet_50": "domainnet:K50",

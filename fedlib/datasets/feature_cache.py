@@ -181,9 +181,8 @@ def make_features(name: str, size: int | None, encoder: Encoder, batch: int = 64
             start = time.monotonic()
             machine.settle(encoder.device)
             images = encode(prepared, encoder, batch, pieces)
-            seconds = time.monotonic() - start
             made = {"torch": torch.__version__, "device": str(encoder.device), "tf32": False, "images": images,
-                    "seconds": round(seconds, 2)}
+                    "seconds": round(time.monotonic() - start, 2)}
             join(prepared.manifest, pieces, path, about | {"made": made},
                  class_heads.text_heads(encoder, prepared.manifest) if about["texts"] else {})
         shutil.rmtree(pieces, ignore_errors=True)

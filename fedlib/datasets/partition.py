@@ -41,6 +41,7 @@ class Data:
     minimum: int = later(10)             # Dirichlet: samples that every client gets at least
     pathological: int = later(0)         # classes per client (PFLlib's "pat")
     spread: float = later(0.0)           # lambda: this share of each domain goes to all clients alike (FedDG_Benchmark)
+    natural: bool = later(False)         # each user of the set is a client; `clients`: so many of them, drawn
     balanced: bool = later(True)         # pathological: equal shares of a class; else random ones
     partition_seed: int = later(-1)      # one draw for all runs; -1: each run's own seed
     pool: float = later(1.0)             # share of a domain's training split, drawn before it is divided
@@ -115,13 +116,13 @@ def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[S
     """
     names = _domains(spec, prepared.manifest)
     seed = seed if spec.partition_seed < 0 else spec.partition_seed
-    kinds = [k for k in ("mixed", "chunks", "dirichlet", "pathological", "spread") if getattr(spec, k)]
+    kinds = [k for k in ("mixed", "chunks", "dirichlet", "pathological", "spread", "natural") if getattr(spec, k)]
     if len(kinds) > 1 or kinds and spec.fraction < 1:
         raise UserError(f"{spec.name}: {' and '.join([*kinds, 'fraction'][:2])} are two ways to divide; name one")
     if spec.mixed and len(names) < 2:
         raise UserError(f"{spec.name}: mixed needs two domains or more")
     parts = {d: drawn_from(parts_of(spec, prepared, d), spec, generator(seed, "pool", d)) for d in names}
-    counts = dict(zip(names, spec.clients or [1] * len(names), strict=True))
+    counts = dict(zip(names, spec.clients or [0 if spec.natural else 1] * len(names), strict=True))
     held = [d for d in names if d not in spec.unseen]
     if not held:
         raise UserError(f"{spec.name}: every domain is unseen, so there are no clients")
@@ -171,6 +172,8 @@ def divided(spec: Data, domain: str, parts: Parts, clients: int, prepared, seed:
     if spec.chunks:
         pieces = [chunks(y, index, clients, spec.chunks) for index in parts]
         return [Share(domain, *({domain: piece} for piece in three)) for three in zip(*pieces)]
+    if spec.natural:
+        return natural(spec, domain, parts, clients, prepared, generator(seed, "natural", domain))
     labels = y[parts.train]
     if spec.dirichlet:
         drawn = dirichlet(labels, clients, spec, key(seed, "dirichlet", domain))
@@ -179,6 +182,22 @@ def divided(spec: Data, domain: str, parts: Parts, clients: int, prepared, seed:
     else:
         drawn = draw(labels, clients, spec, classes, generator(seed, "partition", domain))
     return [Share(domain, {domain: parts.train[index]}, {domain: parts.val}, {domain: parts.test}) for index in drawn]
+
+
+def natural(spec: Data, domain: str, parts: Parts, clients: int, prepared, gen: torch.Generator) -> list[Share]:
+    """A share for each user who has training and test samples, or for so many of them (LEAF, arXiv:1812.01097).
+
+    Samples lie user by user. UserError: the set does not say whose they are, or has fewer users.
+    """
+    sizes = [max(n, 0) for n in prepared.manifest.get("users", {}).get(domain, {}).values()]
+    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
+    if len(owner) != len(prepared.tensors[f"{domain}/y"]):
+        raise UserError(f"{spec.name} does not say whose the samples of {domain} are; leave natural out")
+    pieces = zip(*(index.split(owner[index].bincount(minlength=len(sizes)).tolist()) for index in parts))
+    shares = [Share(domain, *({domain: i} for i in three)) for three in pieces if len(three[0]) and len(three[2])]
+    if len(shares) < clients:
+        raise UserError(f"{spec.name}: {len(shares)} users of {domain} have training and test samples, not {clients}")
+    return [shares[i] for i in sorted(torch.randperm(len(shares), generator=gen)[:clients or None].tolist())]
 
 
 def draw(y, clients: int, spec: Data, classes: int, gen: torch.Generator) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ HASH_LIMIT = 64 * 2**20  # load_set() hashes files below this size; verify() has
 CHUNK = 16 * 2**20
 MANIFEST = {"classes": [str], "domains": {str: {"per_class": [int]}}, "bytes": int, "digest": str, "kind?": str,
             "notice?": str, "split?": str, "names?": {str: str}, "words?": list | str,      # what readers use
-            "columns?": list | str}
+            "columns?": list | str, "users?": {str: {str: int}}}
 DTYPES = {"int64": "I64", "int32": "I32", "float32": "F32", "float16": "F16", "uint8": "U8"}    # as safetensors orders
 KINDS = {"images": ("uint8",), "tokens": ("int32",), "features": ("float16", "float32")}
 UNITS = {"images": "px", "tokens": "tokens", "features": "features"}
@@ -136,6 +136,7 @@ def write_set(name: str, size: int, classes, domains: dict, about: dict) -> dict
             manifest["digest"] = save(tensors, arrays, f"{name}-{size}")
             manifest["bytes"] = arrays.stat().st_size
             manifest |= {key: about.get(key, "") for key in ABOUT}
+            manifest["users"] = about.get("users") or {}
             manifest["names"] = {d: _of_names(names) for d, names in (about.get("names") or {}).items()}
             listing.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
@@ -172,13 +173,12 @@ def paths(name: str, size: int) -> tuple[Path, Path]:
 def summary(manifest: dict) -> str:
     """The counts of a manifest as lines a person reads."""
     name, size = manifest["name"], manifest["size"]
-    lines = [f"{name} at {with_unit(name, size)}: {paths(name, size)[0]}"]
-    width = max(map(len, manifest["domains"]))
-    for d, n in manifest["domains"].items():
-        lines.append(f"  {d:{width}}  " + "  ".join(f"{part} {n[part]:6d}" for part in PARTS if n.get(part)))
-    if manifest.get("skipped"):
-        lines.append(f"  skipped: {len(manifest['skipped'])} unreadable images, named in the manifest")
-    return "\n".join(lines + [f"  notice: {manifest['notice']}"] * bool(manifest["notice"]))
+    width, skipped, notice = max(map(len, manifest["domains"])), manifest.get("skipped"), manifest["notice"]
+    lines = [f"{name} at {with_unit(name, size)}: {paths(name, size)[0]}",
+             *(f"  {d:{width}}  " + "  ".join(f"{part} {n[part]:6d}" for part in PARTS if n.get(part))
+               for d, n in manifest["domains"].items())]
+    lines += [f"  skipped: {len(skipped or ())} unreadable images, named in the manifest"] * bool(skipped)
+    return "\n".join(lines + [f"  notice: {notice}"] * bool(notice))
 
 
 def _outdated(reader, listing: Path) -> bool:
@@ -192,12 +192,8 @@ def _outdated(reader, listing: Path) -> bool:
 def _size(reader, size) -> int:
     size = reader.SIZES[0] if size is None else size
     if size not in reader.SIZES:
-        raise UserError(f"{reader.NAME} has no size {size} (sizes: {_listed(reader.SIZES)})")
+        raise UserError(f"{reader.NAME} has no size {size} (sizes: {', '.join(map(str, reader.SIZES))})")
     return size
-
-
-def _listed(values) -> str:
-    return ", ".join(map(str, values))
 
 
 def _kind(reader) -> str:

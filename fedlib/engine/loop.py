@@ -152,8 +152,7 @@ def train(run: Run, results: Path, device: str = "cpu", say=lambda event: None, 
         if path.exists():
             return path
         simulation = Simulation(run, federation, device, workers, stack, share=after is None)
-        if deal:
-            simulation.workers = deal(simulation)
+        simulation.workers = deal(simulation) if deal else simulation.workers
         held = {} if workers else federation.about      # nodes come and go
         simulation.made = machine.described(device) | {"precision": run.protocol.precision, "data": held}
         rounds = all_rounds(simulation, path.with_suffix(".partial"), say, deadline)

@@ -345,7 +345,8 @@ def test_the_defaults_of_later_fields_stay():
         "initial": False, "least_batch": 2, "cross": False, "cohort": 0, "test_every": 1}
     assert later(Data) == {
         "normalise": "imagenet", "split": "published", "mixed": 0.0, "chunks": "", "dirichlet": 0.0, "minimum": 10,
-        "pathological": 0, "spread": 0.0, "balanced": True, "partition_seed": -1, "pool": 1.0, "tuning": 0.0,
+        "pathological": 0, "spread": 0.0, "natural": False, "balanced": True, "partition_seed": -1, "pool": 1.0,
+        "tuning": 0.0,
         "encoder": "", "head": ""}
     assert later(FedAvg) == {"weights": "samples"}
     assert later(Arch) == {"head": "linear", "start": "random", "normalisation": "batch", "tower": "mini_clip"}

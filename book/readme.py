@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from fedlib.experiments import claims, evidence, tables
+from fedlib.experiments import claims, evidence, filled, tables
 from fedlib.experiments.results import results_folder
 from fedlib.methods import METHODS
 from fedlib.report import api, overview, verdicts, zoo
@@ -35,11 +35,11 @@ def results_table() -> str:
         about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
         own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
-            cells = tables.compare(table, profile, RESULTS)
+            cells = filled.compare(table, profile, RESULTS)
             cells = cells[(cells.setting == setting) & (cells.n > 0) & cells.printed.notna()]
             cells = cells[cells.row.map(table.printed_row) == cells.row]        # no variants of ours
             marks = evidence.of_rows(table, profile, RESULTS)
-            floors = tables.constants(table, profile, RESULTS).query("row == @tables.CONSTANT")
+            floors = filled.constants(table, profile, RESULTS).query("row == @tables.CONSTANT")
             floors = floors.groupby(["block", "setting"]).value.mean()
             column = "ood" if table.transfer else "avg"
             for block, part in cells.groupby("block", sort=False):
@@ -77,7 +77,7 @@ def decided(made, whose: str = "") -> str:
 def standing(part, own: str) -> str:
     """"72.84 | 38.2 ± 6.8 | 57.50 | 30.1 ± 2.2"."""
     part = part.set_index("row")
-    return " | ".join(tables.cell(part.loc[name]) for name in (own, CONTROL))
+    return " | ".join(filled.cell(part.loc[name]) for name in (own, CONTROL))
 
 
 def counts(rows, profile: str) -> str:

@@ -34,7 +34,7 @@ from fedlib.datasets.partition import Data, federate
 from fedlib.engine import loop, records, stack
 from fedlib.engine.checkpoint import checksum, resume
 from fedlib.engine.loop import Simulation
-from fedlib.experiments import batch, failures, named_partitions, status, tables
+from fedlib.experiments import batch, failures, filled, named_partitions, rules, status, tables
 from fedlib.experiments.claims import judge_claims
 from fedlib.models import encoders, mini_clip
 from fedlib.probes import bench, embeddings, leakage
@@ -164,13 +164,13 @@ def test_records(small):
         record = records.read_record(path)
         for rule in RULES:
             with contextlib.suppress(UserError):
-                assert all(0 <= v <= 100 for v in tables.select(record, rule).values())
+                assert all(0 <= v <= 100 for v in rules.select(record, rule).values())
         batch.differences(results, results)
         if read.calls % 20 == 0:        # pandas is slow
-            tables.compare(table, "mini", results, when="after")
-            tables.curves(table, "mini", results)
+            filled.compare(table, "mini", results, when="after")
+            filled.curves(table, "mini", results)
             judge_claims(table, "mini", results)
-            tables.provenance(table, "mini", results)
+            filled.provenance(table, "mini", results)
         read.calls += 1
     read.calls = 0
     every(json_or_bytes(real), read)
@@ -182,7 +182,7 @@ def test_a_leave_one_out_record_needs_the_unseen_domain(small):
     unseen = [p._replace(unseen="street") for p in table.runs("mini")]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match="has no 'unseen', which small/t shows"):
         patch.setattr(tables.Table, "runs", lambda *a: unseen)
-        tables.values(table, "mini", results)
+        filled.values(table, "mini", results)
 
 
 def test_failures(small):

@@ -15,8 +15,9 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib.experiments import evidence
+from fedlib.experiments.filled import values
 from fedlib.experiments.statistics import LEVEL, SAME, holm, interval, p_value, seeds_needed
-from fedlib.experiments.tables import Table, given_name, idents, is_tuned, load_table, values
+from fedlib.experiments.tables import Table, given_name, idents, is_tuned, load_table
 
 SUPPORTED, CONTRADICTED, UNDECIDED, NOT_EVIDENCE, NOT_RUN = VERDICTS = (
     "supported", "contradicted", "undecided", "not evidence", "not run")

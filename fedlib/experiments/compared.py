@@ -7,8 +7,9 @@ import pandas as pd
 from fedlib.core.errors import UserError, pick
 from fedlib.engine import records
 from fedlib.engine.run import Run, planned
+from fedlib.experiments.filled import values
 from fedlib.experiments.statistics import interval
-from fedlib.experiments.tables import CONSTANT, PRINTED, Planned, Table, values
+from fedlib.experiments.tables import CONSTANT, PRINTED, Planned, Table
 
 PROFILE = "mini"        # the word under which such a table has its runs; it has no other
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from torch import nn
 
-from fedlib.experiments import tables
+from fedlib.experiments import filled, tables
 from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import Table
 from fedlib.methods import make
@@ -41,14 +41,14 @@ def runs_out(p: tables.Planned, rounds: list[dict]) -> bool:
 
 def halves(table: Table, profile: str, results: Path, seeds=None) -> list[tables.Planned]:
     """The runs in half the rounds that `of_rows` looks for: of those that have a record and ran out."""
-    ended = {place(p) for p, record in tables.records_of(table, profile, results, seeds)
+    ended = {place(p) for p, record in filled.records_of(table, profile, results, seeds)
              if runs_out(p, record["rounds"])}
     return [p for p in table.halves(profile, seeds) if place(p) in ended]
 
 
 def in_half(table: Table, profile: str, results: Path, seeds=None, when: str = "") -> dict[tuple, list[dict]]:
     """By the place of the run that they halve, the rounds of those that have a record."""
-    found = tables.records_of(table, profile, results, seeds, when, table.halves(profile, seeds))
+    found = filled.records_of(table, profile, results, seeds, when, table.halves(profile, seeds))
     return {place(p): record["rounds"] for p, record in found}
 
 
@@ -56,7 +56,7 @@ def doubled(table: Table, profile: str, results: Path, seeds=None, when: str = "
     """A line for each block and row with runs in half the rounds: n (seeds), and the mean `level` of half and whole."""
     shorter = in_half(table, profile, results, seeds, when)
     lines = [(p.block, p.row, level(shorter[place(p)]), level(record["rounds"]))
-             for p, record in tables.records_of(table, profile, results, seeds, when) if place(p) in shorter]
+             for p, record in filled.records_of(table, profile, results, seeds, when) if place(p) in shorter]
     groups = pd.DataFrame(lines, columns=["block", "row", "half", "whole"]).groupby(["block", "row"], sort=False)
     return groups.agg(n=("half", "size"), half=("half", "mean"), whole=("whole", "mean")).reset_index()
 
@@ -90,13 +90,13 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     constant answer was not run. rise: by `rise`; of runs whose rate fell to nothing their `level` minus that in half
     the rounds: not settled until each seed has been trained so. settled: True of a row of one round.
     """
-    cells = tables.values(table, profile, results, rule, seeds, when)
+    cells = filled.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
-              tables.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
+              filled.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
     curves, shared, open_ends, crumbed = {}, set(), set(), set()
     shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
-    for p, record in tables.records_of(table, profile, results, seeds, when):
+    for p, record in filled.records_of(table, profile, results, seeds, when):
         rounds, half, moved = record["rounds"], shorter.get(place(p)), float("nan")
         if not runs_out(p, rounds):
             moved = rise(rounds)
@@ -104,7 +104,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
             moved = level(rounds) - level(half)
         else:
             open_ends.add((p.block, p.row))
-        curves.setdefault((p.block, p.row), []).append((moved, tables.highest_loss(rounds)))
+        curves.setdefault((p.block, p.row), []).append((moved, filled.highest_loss(rounds)))
         crumbed |= {(p.block, p.row)} if crumbs(p, record) else set()
         personal = p.row in at_home or make(p.run.method, p.run.settings).personal
         shared |= set() if personal else {(p.block, p.row)}
@@ -122,7 +122,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         settled = not (rising > STILL or (block, row) in open_ends)
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
-                      "settled": settled, "loss": max(losses), "diverged": max(losses) > tables.FAR,
+                      "settled": settled, "loss": max(losses), "diverged": max(losses) > filled.FAR,
                       "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting)})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
                                         "settled", "loss", "diverged", "crumbs", "tuned"])

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedlib.experiments import claims, tables
+from fedlib.experiments import claims, filled
 from fedlib.experiments.statistics import least_difference, seeds_needed
 from fedlib.experiments.tables import Table
 
@@ -17,8 +17,8 @@ def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = Non
     least: what so many seeds find at 80 % power; domain, images, image: the smallest test split and the points that one
     of its images is worth; printed: the smallest lead that a claim on the mean states, needs: the seeds that find it.
     """
-    cells, lines = tables.values(table, profile, results), []
-    found = {p.block: r for p, r in tables.records_of(table, profile, results)}
+    cells, lines = filled.values(table, profile, results), []
+    found = {p.block: r for p, r in filled.records_of(table, profile, results)}
     for block in [b for b, content in table.blocks.items() if profile in content]:
         setting = "ood" if table.transfer else "avg"
         wide = cells[(cells.block == block) & (cells.setting == setting)].pivot(index="seed", columns="row",

@@ -17,7 +17,7 @@ import pandas as pd
 from fedlib.core.errors import UserError, pick
 from fedlib.core.files import write_bytes
 from fedlib.core.settings import fields
-from fedlib.experiments import tables
+from fedlib.experiments import filled, rules, tables
 from fedlib.experiments.tables import Planned, Table
 from fedlib.methods import METHODS
 
@@ -107,7 +107,7 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     a table of transfer.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
-    of = {(p.block, p.row, p.run.digest): record for p, record in tables.records_of(table, profile, results,
+    of = {(p.block, p.row, p.run.digest): record for p, record in filled.records_of(table, profile, results,
                                                                                     planned=planned)}
     lines, numbers = {}, {}
     for p in planned:
@@ -118,7 +118,7 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
             "lr": p.run.settings[rate_of(p.run)] if rate_of(p.run) else p.run.protocol.lr,
             "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": {}})
         if record := of.get((p.block, p.row, p.run.digest)):
-            value = tables.select(record, table.select)
+            value = rules.select(record, table.select)
             accuracy = value[by] if table.transfer else sum(value.values()) / len(value)
             line["values"][p.seed, p.run.data.unseen] = accuracy
     made = []

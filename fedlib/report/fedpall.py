@@ -8,7 +8,7 @@ import torch
 from IPython.display import Markdown
 
 from fedlib.datasets import splits
-from fedlib.experiments import named_partitions, statistics, tables
+from fedlib.experiments import filled, named_partitions, statistics, tables
 from fedlib.probes import leakage
 from fedlib.report import plots, printed
 from fedlib.report.page import Page
@@ -99,8 +99,8 @@ def noises(page: Page, told: pd.DataFrame) -> pd.DataFrame:
         mean, half = statistics.interval(part.nats)
         known = theirs.get((page.table.printed_as(cell["block"]), cell["row"]), float("nan"))
         lines[page.titles[cell["block"]], cell["row"]] = {
-            "information": tables.cell(pd.Series({"printed": known, "ours": mean, "half": half})),
-            "accuracy": tables.cell(pd.Series(cell)), "n": f"{len(part)}, {cell['n']}",
+            "information": filled.cell(pd.Series({"printed": known, "ours": mean, "half": half})),
+            "accuracy": filled.cell(pd.Series(cell)), "n": f"{len(part)}, {cell['n']}",
             "at most": f"{part.ceiling.max():.2f}" if len(part) else "–"}
     return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["dataset", "row"])
 

@@ -10,7 +10,7 @@ import pandas as pd
 from IPython.display import Markdown
 from scipy import stats
 
-from fedlib.experiments import stated, statistics, tables
+from fedlib.experiments import filled, rules, stated, statistics, tables
 from fedlib.experiments.evidence import STILL
 from fedlib.experiments.statistics import LEVEL
 from fedlib.methods import METHODS
@@ -32,7 +32,7 @@ def measured(page: Page) -> pd.DataFrame:
     """
     lines = []
     for p, record in page.found:
-        acc, rounds = pd.Series(tables.select(record, page.table.select)), record["rounds"]
+        acc, rounds = pd.Series(rules.select(record, page.table.select)), record["rounds"]
         lines.append((p.block, p.row, p.seed, acc.mean(), acc.min(), sum(r["bytes_up"] for r in rounds) / len(rounds),
                       min(r["seconds"] for r in rounds)))
     return pd.DataFrame(lines, columns=["block", "method", "seed", "accuracy", "worst", "up", "seconds"])
@@ -328,7 +328,7 @@ class Board:
         best in print stands among ours.
         """
         table, lines = tables.load_table(ident), []
-        cells = tables.compare(table, "lite", self.page.results)
+        cells = filled.compare(table, "lite", self.page.results)
         named = {r["name"]: r.get("method", r["name"]) for r in table.rows}
         cells = cells[(cells.setting == "avg") & cells.printed.notna() & cells.row.isin(set(table.printed.method))]
         heights = self.lines[self.lines.method.isin(self.compared)]

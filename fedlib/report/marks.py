@@ -5,7 +5,7 @@ import pandas as pd
 from IPython.display import Markdown
 
 from fedlib.datasets.registry import reader_of
-from fedlib.experiments import distance, evidence, power, tables
+from fedlib.experiments import distance, evidence, filled, power, tables
 from fedlib.report import text
 
 WORDS = {True: "yes", False: "no", None: "–"}
@@ -39,7 +39,7 @@ def marked(page, wide: pd.DataFrame, block: str) -> pd.DataFrame:
 def floors_of(page, block: str) -> dict[str, dict[str, float]]:
     """{"constant answer", perhaps the one for all, "chance": accuracy (%) by column} of a block; what has none is left
     out."""
-    constant = tables.constants(page.table, page.blocks[block], page.results, page.seeds, page.when)
+    constant = filled.constants(page.table, page.blocks[block], page.results, page.seeds, page.when)
     constant = constant[constant.block == block].groupby(["row", "setting"]).value.mean()
     name = page.table.blocks[block][page.blocks[block]]["data"]["name"]
     settings = [*page.table.blocks[block]["columns"], "avg"]

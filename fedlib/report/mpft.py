@@ -5,7 +5,7 @@ import pandas as pd
 
 from fedlib.core.errors import UserError
 from fedlib.datasets import feature_cache
-from fedlib.experiments import tables
+from fedlib.experiments import rules, tables
 from fedlib.models.nets import Arch
 from fedlib.probes import inversion, privacy
 from fedlib.probes.cost import cost
@@ -31,7 +31,7 @@ def rounds(page: Page) -> pd.DataFrame:
     for planned, record in page.found:
         about = (page.blocks[planned.block], planned.block, page.titles[planned.block], planned.row, planned.seed,
                  planned.run.protocol.rounds)
-        best = tables.SELECT[page.table.select](record["rounds"])[0]["round"]
+        best = rules.SELECT[page.table.select](record["rounds"])[0]["round"]
         for r in record["rounds"]:
             acc = r["cross"].get("all") or {d: there[d] for d, there in r["cross"].items()}
             lines += [(*about, r["round"], r["round"] == best, r["val_loss"], *cell) for cell in acc.items()]
@@ -186,7 +186,7 @@ def costs(page: Page) -> pd.DataFrame:
     """
     lines = []
     for planned, record in page.found:
-        best = tables.SELECT[page.table.select](record["rounds"])[0]
+        best = rules.SELECT[page.table.select](record["rounds"])[0]
         until = [r for r in record["rounds"] if r["round"] <= best["round"]]
         server = [r["server"] for r in until if "server" in r]
         last = planned.run.settings.get("server_epochs")

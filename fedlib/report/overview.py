@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML, Markdown
 
-from fedlib.experiments import claims, evidence, tables
+from fedlib.experiments import claims, evidence, filled, tables
 from fedlib.experiments.results import results_folder
 
 CONTROL = "FedAvg"
@@ -30,8 +30,8 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
     results, ident = results_folder(results), first_table(paper)
     about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
     own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
-    shown = tables.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
-    known = [(p, tables.values(table, p, results), evidence.of_rows(table, p, results)) for p in ("paper", "lite")]
+    shown = filled.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
+    known = [(p, filled.values(table, p, results), evidence.of_rows(table, p, results)) for p in ("paper", "lite")]
     lines = []
     for block in [b for b in shown if "printed" not in table.blocks[b]]:
         claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}

@@ -7,7 +7,7 @@ from functools import cached_property
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
-from fedlib.experiments import batch, claims, evidence, tables
+from fedlib.experiments import batch, claims, evidence, filled, tables
 from fedlib.experiments.results import absent
 from fedlib.experiments.statistics import interval
 from fedlib.report import answer, marks, plots, text, tuning
@@ -33,14 +33,14 @@ class Page:
         self.rows = [row["name"] for row in self.table.rows]
         self.titles = {b: content["title"] for b, content in self.table.blocks.items()}
         self.profiles = [p for p in dict.fromkeys([profile, "mini"]) if p == profile or self._found(p)]
-        self.blocks = {b: p for p in self.profiles for b in tables.shown_blocks(self.table, p)}
+        self.blocks = {b: p for p in self.profiles for b in filled.shown_blocks(self.table, p)}
 
     def at(self, when: str) -> "Page":
         """The same page with all rows tested "before" or "after" local training."""
         return self._but(when=when)
 
     def chosen(self, rule: str) -> "Page":
-        """The same page by another rule of selection, as `tables.select` knows them."""
+        """The same page by another rule of selection, as `rules.select` knows them."""
         return self._but(table=dataclasses.replace(self.table, select=rule))
 
     def _but(self, **changed) -> "Page":
@@ -54,7 +54,7 @@ class Page:
     # numbers
 
     def _found(self, profile: str) -> list:
-        return tables.records_of(self.table, profile, self.results, self.seeds, self.when)
+        return filled.records_of(self.table, profile, self.results, self.seeds, self.when)
 
     def _each(self, compute) -> pd.DataFrame:
         """compute(table, profile, results, ...) in each profile, of the blocks that the profile shows."""
@@ -69,7 +69,7 @@ class Page:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        return self._each(tables.compare)
+        return self._each(filled.compare)
 
     @cached_property
     def averages(self) -> pd.DataFrame:
@@ -77,7 +77,7 @@ class Page:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        return self._each(tables.values)
+        return self._each(filled.values)
 
     @cached_property
     def ran(self) -> list[str]:
@@ -203,7 +203,7 @@ class Page:
         """The averages under several rules of selection, and what the last rule gains over the second."""
         made = {}
         for rule in rules:
-            part = self._each(functools.partial(tables.compare, rule=rule))
+            part = self._each(functools.partial(filled.compare, rule=rule))
             part = part[(part.setting == "avg") & (part.n > 0)].assign(dataset=lambda t: t.block.map(self.titles))
             made[rule] = part.rename(columns={"row": "method"}).set_index(["dataset", "method"]).ours
         frame = pd.DataFrame(made)
@@ -240,7 +240,7 @@ class Page:
         wanted = [b for b in blocks or self.blocks if b in self.blocks]
         for block in sorted(wanted, key=lambda b: b not in self.ran):
             if block in self.ran or "printed" not in self.table.blocks[block]:
-                wide = tables.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
+                wide = filled.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
                 if block not in self.ran:
                     own = [r for r in wide.index if self.table.printed_row(r) == r]
                     wide = wide.loc[own].drop(columns="n").replace("<br>–$", "", regex=True)
@@ -268,7 +268,7 @@ class Page:
         part = self.cells[self.cells.setting == setting]
         if part.empty:
             return Markdown(text.EMPTY)
-        wide = tables.side_by_side(self.table, part, "<br>", setting)
+        wide = filled.side_by_side(self.table, part, "<br>", setting)
         for block, title in self.titles.items():
             if title in wide and part[part.block == block].printed.isna().all():
                 wide[title] = wide[title].str.removeprefix("–<br>")     # nothing is printed for it
@@ -292,7 +292,7 @@ class Page:
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """The mean over the domains after each round: block, method, round, mean, half of the 95 % interval."""
-        return text.joined(tables.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
+        return text.joined(filled.curves(self.table, p, self.results, self.seeds, self.when) for p in self.profiles)
 
     def few(self, rows=None, block: str | None = None) -> list[str]:
         """The rows that a figure has in colour: the paper's own, FedAvg and the best of its others, by mean rank over
@@ -380,7 +380,7 @@ class Page:
 
     def made(self) -> pd.DataFrame:
         """How the numbers were made: protocol, code, hardware, data and cost of each block's records."""
-        return text.joined(tables.provenance(self.table, p, self.results) for p in self.profiles)
+        return text.joined(filled.provenance(self.table, p, self.results) for p in self.profiles)
 
     def provenance(self):
         """The distance from the paper's experiment; then how the numbers were made, a column for each block."""

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from fedlib.experiments import tables
+from fedlib.experiments import rules
 from fedlib.report.page import Page
 
 RULES = ("last", "last5", "best-test", "best-val")
@@ -20,7 +20,7 @@ def rounds(page: Page, *blocks: str) -> pd.DataFrame:
         known = [rule for rule in RULES if rule != "best-val" or "val" in record["rounds"][0]]
         lines.append({"table": page.table.id, "block": planned.block, "row": planned.row, "seed": planned.seed,
                       "rounds": len(record["rounds"]), "tremble": tremble(record),
-                      **{rule: np.mean(list(tables.select(record, rule).values())) for rule in known}})
+                      **{rule: np.mean(list(rules.select(record, rule).values())) for rule in known}})
     return pd.DataFrame(lines, columns=["table", "block", "row", "seed", "rounds", "tremble", *RULES])
 
 

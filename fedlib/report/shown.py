@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib.core.errors import UserError, pick
-from fedlib.experiments import claims, evidence, failures, tables
+from fedlib.experiments import claims, evidence, failures, filled, rules, tables
 from fedlib.experiments import compared as comparisons
 from fedlib.experiments import power as powers
 from fedlib.experiments.results import results_folder
@@ -29,7 +29,7 @@ def shown(ident: str, profile: str, results: Path | None = None, rule: str | Non
     """
     table, results = tables.load_table(ident), results_folder(results)
     pick("profile", profile, tables.PROFILES)
-    cells = tables.compare(table, profile, results, rule, when=when)
+    cells = filled.compare(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)
     judged = claims.judge_claims(table, profile, results, rule, when)
     return {"table": table.id, "profile": profile, "select": rule or table.select, "cells": plain(cells),
@@ -42,12 +42,12 @@ def as_form(table: tables.Table | str, profile: str, cells: list[dict], form: st
     if form == "csv":
         return cells.to_csv(index=False).rstrip("\n")
     write = {"markdown": in_markdown, "latex": in_latex, "html": lambda frame, title: frame.to_html(border=0)}[form]
-    return "\n\n".join(write(tables.wide(table, cells, b), table.blocks[b]["title"])
-                       for b in tables.shown_blocks(table, profile) if (cells[cells.block == b].n > 0).any())
+    return "\n\n".join(write(filled.wide(table, cells, b), table.blocks[b]["title"])
+                       for b in filled.shown_blocks(table, profile) if (cells[cells.block == b].n > 0).any())
 
 
 def frame_of(cells: list[dict]) -> pd.DataFrame:
-    """Cells as `tables.compare` has them."""
+    """Cells as `filled.compare` has them."""
     return pd.DataFrame(cells).astype({k: float for k in ("printed", "ours", "half", "difference")})
 
 
@@ -77,7 +77,7 @@ def compared(files: list[Path], to: str = "", rule: str | None = None) -> tuple[
     `fedlib.experiments.compared`."""
     table, results = comparisons.of_records(files)
     return table, {"profile": comparisons.PROFILE, "results": str(results),
-                   "cells": plain(tables.compare(table, comparisons.PROFILE, results, rule)),
+                   "cells": plain(filled.compare(table, comparisons.PROFILE, results, rule)),
                    "rows": plain(evidence.of_rows(table, comparisons.PROFILE, results, rule)),
                    "differences": plain(comparisons.differences(table, results, to, rule))}
 
@@ -88,7 +88,7 @@ def draw_curves(table: tables.Table, results: Path, picture: Path):
     kinds = (".svg", ".pdf", ".png")
     if picture.suffix not in kinds:
         raise UserError(f"'{picture}' is no picture's name: end it with {', '.join(kinds)}")
-    frame = tables.curves(table, comparisons.PROFILE, Path(results))
+    frame = filled.curves(table, comparisons.PROFILE, Path(results))
     plots.curves(frame, panel="block" if frame.block.nunique() > 1 else None).savefig(picture, bbox_inches="tight")
 
 
@@ -97,7 +97,7 @@ def compared_text(table: tables.Table, found: dict) -> str:
     cells, trained = frame_of(found["cells"]), {r["name"] for r in table.rows if r["method"] != "Constant"}
     lines = ["accuracy in %, ± half of the 95 % interval, n seeds"]
     for block in table.blocks:
-        lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
+        lines.append(f"\n{table.blocks[block]['title']}\n{filled.wide(table, cells, block).to_string()}")
         lines += [f"  {d['row']} minus {d['to']}: {d['mean']:+.2f}"
                   + ("" if d["half"] is None else f" ± {d['half']:.2f}") + f", n = {d['n']}"
                   for d in found["differences"] if d["block"] == block]
@@ -111,8 +111,8 @@ def shown_text(found: dict) -> str:
     table, profile, cells = tables.load_table(found["table"]), found["profile"], frame_of(found["cells"])
     lines = [f"{table.title} ({table.id}), profile {profile}: {tables.PROFILES[profile]}",
              f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {found['select']}; – is not run"]
-    for block in tables.shown_blocks(table, profile):
-        lines.append(f"\n{table.blocks[block]['title']}\n{tables.wide(table, cells, block).to_string()}")
+    for block in filled.shown_blocks(table, profile):
+        lines.append(f"\n{table.blocks[block]['title']}\n{filled.wide(table, cells, block).to_string()}")
         mean = [r for r in found["rows"] if (r["block"], r["setting"]) == (block, "ood" if table.transfer else "avg")]
         lines += [f"  {fault}" for fault in evidence.faults(mean)] if mean else []
     counts = pd.Series([c["verdict"] for c in found["claims"]], dtype=object).value_counts()
@@ -133,7 +133,7 @@ def memory(ident: str, profile: str, results: Path) -> list[dict]:
     `fedlib.probes.cost.memory`; it takes some seconds a row. Data that are not here: "why", and no numbers.
     """
     table = tables.load_table(ident)
-    records = [(p, r["made"]) for p, r in tables.records_of(table, profile, results)]
+    records = [(p, r["made"]) for p, r in filled.records_of(table, profile, results)]
     on_gpu = {(p.block, p.row): made["peak_mb"] for p, made in records if made["device"].startswith("cuda")}
     found = {}
     for p in table.runs(profile, table.seeds[:1]):
@@ -164,16 +164,16 @@ def reproduced(ident: str, profile: str, fresh: Path, results: Path | None = Non
     committed, fresh, difference, equal (in every accuracy of every round).
     """
     table, lines = tables.load_table(ident), []
-    there = {p.run.digest: r for p, r in tables.records_of(table, profile, results_folder(results))}
-    made = tables.records_of(table, profile, fresh)
-    cells = tables.compare(table, profile, fresh)
+    there = {p.run.digest: r for p, r in filled.records_of(table, profile, results_folder(results))}
+    made = filled.records_of(table, profile, fresh)
+    cells = filled.compare(table, profile, fresh)
     printed = cells[cells.setting == table.settings(cells.block.iloc[0])[-1]].set_index(["block", "row"]).printed
     for block, row in dict.fromkeys((p.block, p.row) for p, _ in made):
         pairs = [(r, there.get(p.run.digest)) for p, r in made if (p.block, p.row) == (block, row)]
-        new, old = ([_mean(tables.select(pair[i], table.select)) for pair in pairs if pair[1]] for i in (0, 1))
+        new, old = ([_mean(rules.select(pair[i], table.select)) for pair in pairs if pair[1]] for i in (0, 1))
         lines.append({"block": table.blocks[block]["title"], "row": row, "seeds": len(pairs),
                       "printed": printed[block, row], "committed": pd.Series(old, dtype=float).mean(),
-                      "fresh": _mean({i: _mean(tables.select(r, table.select)) for i, (r, _) in enumerate(pairs)}),
+                      "fresh": _mean({i: _mean(rules.select(r, table.select)) for i, (r, _) in enumerate(pairs)}),
                       "equal": all(o and [x["acc"] for x in o["rounds"]] == [x["acc"] for x in r["rounds"]]
                                    for r, o in pairs)})
         lines[-1]["difference"] = pd.Series(new, dtype=float).mean() - lines[-1]["committed"]
@@ -234,9 +234,9 @@ def why(ident: str, results: Path | None = None) -> dict:
         wanted = [given["better"], *claims.rivals(given, table, [r["name"] for r in table.rows])]
         planned = [*table.runs(line["profile"]), *table.references(line["profile"])]
         mine = [p for p in planned if p.block == given["block"] and p.row in (*wanted, tables.CONSTANT, tables.COMMON)]
-        cells = tables.values(table, line["profile"], results, planned=mine)
+        cells = filled.values(table, line["profile"], results, planned=mine)
         cells = cells[cells.setting == given["setting"]].set_index(["row", "seed"]).value
-        for p, record in tables.records_of(table, line["profile"], results, planned=mine):
+        for p, record in filled.records_of(table, line["profile"], results, planned=mine):
             made = record["made"]
             lines.append({"row": p.row, "seed": p.seed, "value": round(float(cells[p.row, p.seed]), 2),
                           "file": str(p.run.path(results)), "command": failures.command(p),

@@ -2,7 +2,7 @@
 import pandas as pd
 from IPython.display import Markdown, display
 
-from fedlib.experiments import claims, evidence, tables, tune
+from fedlib.experiments import claims, evidence, filled, tables, tune
 from fedlib.report import plots, text
 
 
@@ -50,7 +50,7 @@ def verdicts(page) -> pd.DataFrame:
     """The claims whose rows are all there in tuned form: what the intervals say of the rows as given and as tuned."""
     lines = []
     for profile in page.profiles:
-        cells = tables.values(page.table, profile, page.results, seeds=page.seeds, when=page.when)
+        cells = filled.values(page.table, profile, page.results, seeds=page.seeds, when=page.when)
         rows = evidence.of_rows(page.table, profile, page.results, seeds=page.seeds, when=page.when)
         for claim in [c for c in page.table.claims if page.blocks.get(c["block"]) == profile]:
             given, tuned = (claims.judge(c, cells, rows, page.table)

@@ -56,11 +56,11 @@ def against(names: list[str], results: Path | None = None):
     """
     import pandas as pd
 
-    from fedlib.experiments import tables
+    from fedlib.experiments import filled, tables
     from fedlib.experiments.statistics import interval
     table, results = tables.load_table("zoo/methods"), results or results_folder()
     rows = ["FedAvg", "Local", *[r["name"] for r in table.rows if r["name"] in set(names) - {"FedAvg", "Local"}]]
-    found = tables.values(table, "mini", results)
+    found = filled.values(table, "mini", results)
     found = found[found.setting == "avg"].pivot(index=["block", "row"], columns="seed", values="value")
     found = found.reindex(pd.MultiIndex.from_product([table.blocks, rows]))
     lines = []

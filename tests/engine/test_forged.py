@@ -8,7 +8,7 @@ from conftest import result, small_run
 
 from fedlib.core.errors import UserError
 from fedlib.engine import records
-from fedlib.experiments import batch, tables
+from fedlib.experiments import batch, filled, tables
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +99,16 @@ def test_one_seeds_rounds_do_not_stand_for_anothers(tmp_path, monkeypatch):
     small_paper.use(tmp_path, monkeypatch, small_paper.content('{ name = "FedAvg" }', range(3)))
     table, results = tables.load_table("small/t"), tmp_path / "results"
     small_paper.fill(results, table.runs("mini"), lambda p: [50.0 + p.seed, 60.0, 61.0, 62.0])
-    assert len(tables.values(table, "mini", results)) > 3
+    assert len(filled.values(table, "mini", results)) > 3
     one, two, _ = [p.run.path(results) for p in table.runs("mini")]
     rounds = json.loads(one.read_text())["rounds"]
     for r in rounds:
         r["train_loss"] = 1 / r["round"]
     for path in (one, two):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rounds": rounds}))
-    tables._read.cache_clear()
+    filled._read.cache_clear()
     with pytest.raises(UserError, match="seeds 0 and 1 of FedAvg in small/t have the same numbers"):
-        tables.values(table, "mini", results)
+        filled.values(table, "mini", results)
 
 
 @pytest.mark.parametrize("kind", ["acc", "unseen", "after"])

@@ -11,7 +11,7 @@ import small_paper
 from conftest import small_run
 
 from fedlib.core.errors import UserError
-from fedlib.experiments import claims, evidence, power, tables
+from fedlib.experiments import claims, evidence, filled, power, tables
 from fedlib.experiments.claims import CONTRADICTED, NOT_EVIDENCE, NOT_RUN, SUPPORTED, UNDECIDED, judge_all, judge_claims
 from fedlib.models.nets import Arch
 from fedlib.report import shown
@@ -182,7 +182,7 @@ def test_the_last_fifth_of_a_curve_and_its_largest_loss():
         return [{"round": i, "acc": {"a": v - 1, "b": v + 1}} for i, v in enumerate(values)]
     assert evidence.rise(curve(*[90] * 13, *[40, 50, 60, 70], *[61, 62, 63, 70])) == 64 - 55
     assert evidence.rise(curve(0, 40, 50)) == 10 and evidence.rise(curve(*[5] * 13, 30, 31)) == 30.5 - 5
-    assert tables.highest_loss([{"train_loss": 2.0}, {"train_loss": -5.0}, {}]) == 5
+    assert filled.highest_loss([{"train_loss": 2.0}, {"train_loss": -5.0}, {}]) == 5
 
 
 def test_of_one_seed_nothing_is_known(case):

@@ -5,7 +5,7 @@ import pytest
 from fedlib.core import settings
 from fedlib.core.errors import UserError
 from fedlib.datasets.partition import Data
-from fedlib.experiments import named_partitions, tables
+from fedlib.experiments import filled, named_partitions, tables
 
 BASELINES = ["local", "FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE"]
 ALL = [*BASELINES, "MPFT (Average)", "MPFT (Cluster, rate=0.1)", "MPFT (Cluster, rate=0.3)", "MPFT (Random, rate=0.1)",
@@ -117,11 +117,11 @@ def test_rows_of_transfer_tables_stand_beside_the_print():
     table = tables.load_table("mpft/table1")
     assert table.settings("pacs") == ["ood_printed", "ood", "ind", "rounds"]
     assert table.printed_row("FedAvg, as released") == "FedAvg" == table.printed_row("FedAvg")
-    cells = tables.compare(table, "lite", tables.PAPERS.joinpath("nowhere"))
+    cells = filled.compare(table, "lite", tables.PAPERS.joinpath("nowhere"))
     line = cells[(cells.block == "pacs_released") & (cells.row == "DBE, as released")].set_index("setting")
     assert line.printed["ood_printed"] == 97.1 and line.printed["rounds"] == 12 and pd.isna(line.printed["ood"])
 
 
 def test_measures_of_transfer_have_no_mean():
     with pytest.raises(UserError, match="measures of transfer"):
-        tables.curves(tables.load_table("mpft/table1"), "mini", tables.PAPERS.joinpath("nowhere"))
+        filled.curves(tables.load_table("mpft/table1"), "mini", tables.PAPERS.joinpath("nowhere"))

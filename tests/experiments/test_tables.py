@@ -16,7 +16,7 @@ from fedlib.core.errors import UserError
 from fedlib.datasets.registry import reader_of
 from fedlib.engine import records
 from fedlib.engine.run import plan
-from fedlib.experiments import power, tables
+from fedlib.experiments import filled, power, rules, tables
 from fedlib.experiments.statistics import interval
 from fedlib.methods import METHODS
 
@@ -46,7 +46,7 @@ CHANGES += [("protocol", k, v) for k, v in dict(
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,
-    pathological=2, spread=0.5, balanced=False, partition_seed=1, pool=0.5, tuning=0.2,
+    pathological=2, spread=0.5, natural=True, balanced=False, partition_seed=1, pool=0.5, tuning=0.2,
     encoder="squeezenet1_1", head="public").items()]
 
 
@@ -162,9 +162,9 @@ def test_printed_margins_are_the_printed_numbers():
 def test_mini_stands_beside_nothing_printed():
     table = tables.load_table(TABLE2)
     assert not {b for b, content in table.blocks.items() if "mini" in content} & set(table.printed.dataset)
-    assert tables.shown_blocks(table, "mini") == ["mini"]
+    assert filled.shown_blocks(table, "mini") == ["mini"]
     features = ["office_features", "pacs_features"]
-    assert tables.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all", *features]
+    assert filled.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all", *features]
     assert not set(features) & set(table.printed.dataset)
 
 
@@ -214,20 +214,20 @@ ROUNDS = [{"acc": {"a": a, "b": b}, "val": {"a": v, "b": v}} for a, b, v in
 @pytest.mark.parametrize("rule, a, b", [
     ("last", 20, 10), ("last5", 40, 38), ("best-val", 30, 40), ("best-test", 50, 60)])
 def test_selection_by_hand(rule, a, b):
-    assert tables.select({"rounds": ROUNDS}, rule) == {"a": a, "b": b}
+    assert rules.select({"rounds": ROUNDS}, rule) == {"a": a, "b": b}
 
 
 def test_selection_of_few_rounds_and_without_validation():
-    assert tables.select({"rounds": ROUNDS[:2]}, "last5") == {"a": 50, "b": 15}
+    assert rules.select({"rounds": ROUNDS[:2]}, "last5") == {"a": 50, "b": 15}
     with pytest.raises(UserError, match="no validation split"):
-        tables.select({"rounds": [{"acc": {"a": 1}}]}, "best-val")
+        rules.select({"rounds": [{"acc": {"a": 1}}]}, "best-val")
     with pytest.raises(UserError, match="did you mean 'best-val'"):
-        tables.select({"rounds": ROUNDS}, "best_val")
+        rules.select({"rounds": ROUNDS}, "best_val")
 
 
 def test_an_unknown_selection_is_named_before_there_are_records(tmp_path):
     with pytest.raises(UserError, match="unknown selection"):
-        tables.values(tables.load_table(TABLE2), "mini", tmp_path, "median")
+        filled.values(tables.load_table(TABLE2), "mini", tmp_path, "median")
 
 
 def test_interval_is_students():
@@ -243,17 +243,17 @@ def test_interval_is_students():
 def test_comparison_cell_by_cell(tmp_path):
     table = tables.load_table(TABLE2)
     fill(tmp_path, table.runs("lite"), lambda p: {"FedAvg": 50.0 + p.seed, "MOON": 60.0}.get(p.row))
-    cells = tables.compare(table, "lite", tmp_path).set_index(["block", "setting", "row"])
+    cells = filled.compare(table, "lite", tmp_path).set_index(["block", "setting", "row"])
     avg = cells.loc["office", "caltech", "FedAvg"]
     assert (avg.printed, avg.ours, avg.n) == (64.91, 51.0, 3)
     assert avg.difference == pytest.approx(51 - 64.91) and avg.half == pytest.approx(4.302652730 / 3 ** 0.5)
     dslr = cells.loc["office", "dslr", "FedProx"]
     assert math.isnan(dslr.ours) and dslr.n == 0 and dslr.printed == dslr.printed
     assert len(cells) == len(table.blocks) * 5 * len(table.rows) >= 7 * 5 * 12
-    one = tables.compare(table, "lite", tmp_path, seeds=[1]).set_index(["block", "setting", "row"])
+    one = filled.compare(table, "lite", tmp_path, seeds=[1]).set_index(["block", "setting", "row"])
     assert one.loc["office", "avg", "FedAvg"].ours == 51 and one.loc["office", "avg", "FedAvg"].n == 1
 
-    wide = tables.wide(table, cells.reset_index(), "office")
+    wide = filled.wide(table, cells.reset_index(), "office")
     assert list(wide.columns) == ["Avg", "Caltech", "Amazon", "Webcam", "DSLR", "n"]
     assert list(wide.index) == [r["name"] for r in table.rows]
     assert wide.loc["FedAvg", "Caltech"] == "64.91 | 51.0 ± 2.5" and wide.loc["FedDyn", "Caltech"].endswith(" | –")
@@ -263,8 +263,8 @@ def test_a_record_of_another_profile_fills_no_cell(tmp_path):
     table = tables.load_table(TABLE2)
     fill(tmp_path, table.runs("paper"), lambda p: 99.0)
     fill(tmp_path, table.runs("mini"), lambda p: 99.0)
-    assert tables.values(table, "lite", tmp_path).empty
-    cells = tables.compare(table, "mini", tmp_path)
+    assert filled.values(table, "lite", tmp_path).empty
+    cells = filled.compare(table, "mini", tmp_path)
     assert set(cells[cells.n > 0].block) == {"mini"} and cells[cells.block == "mini"].printed.isna().all()
 
 
@@ -275,10 +275,10 @@ def test_a_leave_one_out_table_reads_the_unseen_domain_and_averages_only_whole_r
             record = a_record(p, 99.0)
             record["rounds"][0]["unseen"] = {p.unseen: 10.0 * (i + 1)}
             records.write_record(p.run.path(tmp_path), record)
-    found = tables.values(table, "mini", tmp_path).set_index(["setting", "seed"]).value
+    found = filled.values(table, "mini", tmp_path).set_index(["setting", "seed"]).value
     assert found.to_dict() == {("scans", 0): 10, ("blended", 0): 20, ("printed", 0): 30, ("street", 0): 40,
                                ("scans", 1): 50, ("blended", 1): 60, ("printed", 1): 70, ("avg", 0): 25}
-    cells = tables.compare(table, "mini", tmp_path).set_index(["block", "setting", "row"])
+    cells = filled.compare(table, "mini", tmp_path).set_index(["block", "setting", "row"])
     assert cells.loc["mini", "avg", "FedAvg"].n == 1 and cells.loc["mini", "scans", "FedAvg"].ours == 30
 
 
@@ -293,7 +293,7 @@ def test_a_row_is_read_at_the_time_it_says(tmp_path):
         records.write_record(p.run.path(tmp_path), record)
 
     def ours(**how):
-        cells = tables.compare(table, "mini", tmp_path, **how)
+        cells = filled.compare(table, "mini", tmp_path, **how)
         return cells[(cells.block == "mini") & (cells.setting == "avg")].set_index("row").ours.to_dict()
     assert ours(rule="last") == {"FedAvg": 10, "FedPer": 30, "Local": 10}
     assert ours(rule="best-test") == {"FedAvg": 10, "FedPer": 50, "Local": 10}     # the round is chosen at that time
@@ -304,17 +304,17 @@ def test_a_row_is_read_at_the_time_it_says(tmp_path):
 def test_blocks_side_by_side(tmp_path):
     table = tables.load_table(TABLE2)
     fill(tmp_path, table.runs("mini"), lambda p: 50.0 if p.row == "FedAvg" else None)
-    shown = tables.side_by_side(table, tables.compare(table, "mini", tmp_path))
+    shown = filled.side_by_side(table, filled.compare(table, "mini", tmp_path))
     assert list(shown.index) == [r["name"] for r in table.rows]
     mini = table.blocks["mini"]["title"]
     assert shown.loc["FedAvg", mini] == "– | 50.0 ± 0.0" and shown.loc["FedProx", mini] == "– | –"
     assert list(shown.columns) == [b["title"] for name, b in table.blocks.items() if not name.endswith("_features")]
     bare = dataclasses.replace(table, printed=table.printed[:0])
-    assert list(tables.side_by_side(bare, tables.compare(bare, "mini", tmp_path)).columns) == [mini]
+    assert list(filled.side_by_side(bare, filled.compare(bare, "mini", tmp_path)).columns) == [mini]
 
 
 def test_a_variant_of_a_block_stands_beside_the_papers_numbers(tmp_path):
-    cells = tables.compare(tables.load_table(TABLE2), "lite", tmp_path).set_index(["block", "setting", "row"])
+    cells = filled.compare(tables.load_table(TABLE2), "lite", tmp_path).set_index(["block", "setting", "row"])
     assert cells.loc["pacs_all", "avg", "FedAvg"].printed == cells.loc["pacs", "avg", "FedAvg"].printed == 77.43
 
 
@@ -371,11 +371,11 @@ def test_a_row_of_which_a_seed_diverged_has_no_number(tmp_path, monkeypatch):
     for p in table.runs("mini"):
         wild = p.row == "Local" and p.seed == 1
         records.write_record(p.run.path(results), small_paper.a_record(p, 60 + p.seed, loss=1e6 if wild else 1.0))
-    cells = tables.compare(table, "mini", results).set_index(["row", "setting"])
+    cells = filled.compare(table, "mini", results).set_index(["row", "setting"])
     assert cells.ours["FedAvg", "avg"] == 61 and cells.n["FedAvg", "avg"] == 3
     assert cells.ours.isna()["Local", "avg"] and cells.n["Local", "avg"] == 3
-    assert tables.cell(cells.loc["Local", "avg"]) == "– | diverged"
-    assert tables.cell(cells.loc["FedAvg", "avg"]).startswith("– | 61.0 ± ")
+    assert filled.cell(cells.loc["Local", "avg"]) == "– | diverged"
+    assert filled.cell(cells.loc["FedAvg", "avg"]).startswith("– | 61.0 ± ")
 
 
 def test_provenance_names_every_code_that_a_run_went_on_with(tmp_path, monkeypatch):
@@ -386,5 +386,5 @@ def test_provenance_names_every_code_that_a_run_went_on_with(tmp_path, monkeypat
         record = small_paper.a_record(planned, 50.0)
         record["made"] |= {"commit": "3c4d", "torch": "2.1", "hardware": "a", "seconds": 3600.0} | earlier
         records.write_record(planned.run.path(tmp_path), record)
-    line = tables.provenance(table, "mini", tmp_path).loc["b"]
+    line = filled.provenance(table, "mini", tmp_path).loc["b"]
     assert (line.runs, line.hours, line.commit, line.torch, line.hardware) == (2, 2.0, "1a2b, 3c4d", "2.0, 2.1", "a")

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from fedlib import METHODS, Page
-from fedlib.experiments import named_partitions, tables
+from fedlib.experiments import filled, named_partitions, tables
 from fedlib.experiments.statistics import interval
 from fedlib.report import feddeap, printed, tuning
 
@@ -133,7 +133,7 @@ def test_what_feddeaps_pages_say_of_the_print():
 def test_what_feddeaps_pages_say_of_tuned_rows():
     """Means over the domains in the last round on mini_digits: of the seeds, and of parts beside the whole."""
     table, seeds = tables.load_table("feddeap/table5"), {}
-    for planned, record in tables.records_of(table, "mini", ROOT / "results"):
+    for planned, record in filled.records_of(table, "mini", ROOT / "results"):
         acc = record["rounds"][-1]["acc"].values()
         seeds.setdefault(planned.row, []).append(sum(acc) / len(acc))
     apart = {row: max(some) - min(some) for row, some in seeds.items()}

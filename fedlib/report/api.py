@@ -17,14 +17,13 @@ def names() -> Markdown:
 
 
 def package(name: str) -> Markdown:
-    """Every module of a package, or a module of fedlib, with its public classes and functions."""
+    """Every module of a package, with its public classes and functions."""
     return Markdown("\n\n".join(part for path in modules(name) for part in module(path)))
 
 
 def modules(name: str) -> list[Path]:
-    """The files of a package, those of packages in it too; the file of a module."""
-    place = ROOT / name
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    """The files of a package, those of packages in it too."""
+    return sorted((ROOT / name).rglob("*.py"))
 
 
 def module(path: Path) -> list[str]:

@@ -183,7 +183,7 @@ def test_training_speaks_without_a_terminal_too(fedlib, tmp_path, monkeypatch):
     args = ("train", "FedAvg", "--data", "tiny_digits", "--rounds", 2, "--set", "net=linear", "--json", "--out")
     code, out, err = fedlib(*args, tmp_path / "quick")
     assert (code, err) == (0, "")          # over before there was something to say
-    monkeypatch.setattr("fedlib.cli.SECONDS", 0)
+    monkeypatch.setattr("fedlib.cli.options.SECONDS", 0)
     code, slow, err = fedlib(*args, tmp_path / "slow")
     acc = strict_json(slow)["acc"]
     assert (code, strict_json(out)["acc"]) == (0, acc)

@@ -1,0 +1,110 @@
+"""Commands: show what was found, compare and check it."""
+import datetime
+import json
+from pathlib import Path
+
+import click
+
+from fedlib.cli.options import CPU, JSON, PROFILE, RESULTS, SELECT, forms, told
+from fedlib.core.errors import UserError
+
+
+@click.command()
+@click.argument("table", required=False)
+@PROFILE
+@SELECT
+@click.option("--when", type=click.Choice(["before", "after"]),
+              help="Tested before or after a round's local training [default: as each row says].")
+@click.option("--why", metavar="CLAIM", help="From a claim of `fedlib claims` to the records behind its verdict.")
+@forms
+@RESULTS
+@JSON
+def show(table, profile, rule, when, why, form, results, as_json):
+    """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims.
+
+    TABLE: one that `fedlib tables` lists, or FILE.toml/NAME, a table of your own.
+    """
+    from fedlib.report import shown
+    if why:
+        found, text = shown.why(why, results), shown.why_text
+    elif table:
+        found, text = shown.shown(table, profile, results, rule, when or ""), shown.shown_text
+    else:
+        raise UserError("name a table, or a claim with --why (`fedlib tables` and `fedlib claims` list them)")
+    if form and not why:
+        return click.echo(shown.as_form(table, profile, found["cells"], form))
+    click.echo(json.dumps(found, indent=1) if as_json else text(found))
+    told(results)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--to", default="", metavar="ROW", help="The row that the others are compared with [default: FedAvg].")
+@SELECT
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the curves to this file, .svg, .pdf or .png.")
+@forms
+@JSON
+def compare(runs, to, rule, picture, form, as_json):
+    """Set RUNS side by side, records of `fedlib train` or folders of them: rows, intervals, differences by seed."""
+    from fedlib.report import shown
+    table, found = shown.compared(list(runs), to, rule)
+    if picture:
+        shown.draw_curves(table, found["results"], picture)
+    if form:
+        return click.echo(shown.as_form(table, found["profile"], found["cells"], form))
+    click.echo(json.dumps(found, indent=1) if as_json else shown.compared_text(table, found))
+
+
+@click.command("claims")
+@click.argument("paper", required=False)
+@RESULTS
+@JSON
+def claims_(paper, results, as_json):
+    """List what the papers claim, with a verdict on each, computed from the records."""
+    from fedlib.report import shown
+    found = shown.claims_listing(paper, results)
+    click.echo(json.dumps(found, indent=1) if as_json else shown.claims_text(found))
+    told(results)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@RESULTS
+@click.option("--tolerance", default=10.0, show_default=True,
+              help="Largest difference in the mean over domains and the last five rounds, in points.")
+@click.option("--table", help="Also show this table: printed beside committed beside fresh.")
+@PROFILE
+def check(folder, results, tolerance, table, profile):
+    """Compare fresh records in FOLDER with the committed ones of the same runs."""
+    from fedlib.experiments import batch
+    from fedlib.experiments.results import results_folder
+    from fedlib.report import shown
+    lines = batch.differences(folder, results_folder(results))
+    if not lines:
+        raise UserError(f"no records in {folder}")
+    if table:
+        click.echo(shown.reproduced_text(shown.reproduced(table, profile, folder, results)) + "\n")
+    click.echo(batch.differences_text(lines))
+    far = [(name, gap) for name, _, gap in lines if gap > tolerance]
+    for name, gap in far:
+        click.echo(f"  {name} differs by {gap:.2f} points", err=True)
+    return int(bool(far))
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--rounds", default=1, show_default=True, type=click.IntRange(min=1), help="So many are trained again.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Begin after this .partial of the run.")
+@click.option("--draw", metavar="N", type=click.IntRange(min=1), help="So many of a folder's, other ones each day.")
+@CPU
+@JSON
+def verify(files, rounds, checkpoint, draw, device, as_json):
+    """Check records that others made: is the run planned, are the data the same, does a round come out again?"""
+    from fedlib.core.machine import check_device
+    from fedlib.experiments import verify as verifying
+    check_device(device)
+    files = [f for folder in files for f in verifying.drawn(folder, draw, datetime.date.today())] if draw else files
+    known = verifying.plans()
+    found = [verifying.verify(file, rounds, checkpoint, device, known) for file in files]
+    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(map(verifying.in_words, found)))
+    return int(not all(f["trusted"] for f in found))

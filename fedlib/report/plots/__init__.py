@@ -21,21 +21,18 @@ from fedlib.report.plots.looks import (
            look,
            styled,
 )
+from fedlib.report.plots.over_rounds import curves, lines, sensitivity, tries
 from fedlib.report.plots.scores import (
            bars,
-           curves,
            differences,
            domains,
            draws,
            effects,
            lengths,
-           lines,
            matrix,
            pairs,
            runs,
-           sensitivity,
            tally,
-           tries,
 )
 from fedlib.report.plots.spaces import (
            chosen,

@@ -116,3 +116,12 @@ def legend(figure, *axes, title=None, columns: int = 4):
         fitting = max(1, 88 // max(map(len, handles)))
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(columns, len(handles), fitting),
                       title=title, handlelength=1.2 if columns > 4 else 1.8)
+
+
+def inside(mean, half, low: float | None, high: float | None):
+    """Lengths of interval bars `(2, N)` down and up from the means, which end at what is possible at all."""
+    import numpy as np
+    mean, half = np.asarray(mean, float), np.asarray(half, float)
+    down = half if low is None else np.minimum(half, np.maximum(mean - low, 0))
+    up = half if high is None else np.minimum(half, np.maximum(high - mean, 0))
+    return np.stack([down, up])

@@ -15,7 +15,9 @@ TITLE = "FEMNIST"
 DOMAINS = ("femnist",)
 CLASSES = (*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",)
 SIZES = (28, 32)
-PUBLISHED = {"writers": 3550, "images": 805263}
+PUBLISHED = {"femnist": 805263}
+WRITERS = 3550
+KINDS = {"train": TRAIN, "test": TEST}
 FILES = ()
 HOW = ("LEAF's script makes it of NIST's Special Database 19: data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 "
        "-t sample, in https://github.com/TalwalkarLab/leaf.")
@@ -42,38 +44,36 @@ def read(root, size, say=print, skip=None):
     if not found:
         raise UserError(f"no {TITLE} in {root}: looked for all_data/*.json, or train/*.json and test/*.json, there and "
                         f"in {', '.join(_FOLDERS[1:])}. {HOW}")
-    writers = {}        # by name: [(images (n,28,28), labels (n,), part (n,)), ...]
-    for part, paths in found.items():
+    writers, seen = {}, set()       # by name: [(images (n,28,28), labels (n,), parts (n,)), ...]
+    for kind, paths in found.items():
         for path in paths:
             for user, x, y in read_leaf(path):
-                if any(part == before for *_, before in writers.setdefault(user, [])):
+                if (user, kind) in seen:
                     raise UserError(f"{path}: the writer {user} is in another file of {place} too")
-                writers[user].append((x, y, part))
-        say(f"{part}: {len(paths)} files of {place}")
-    names = sorted(u for u, some in writers.items() if sum(len(y) for _, y, _ in some))
-    held = [piece for user in names for piece in writers[user]]
-    y = np.concatenate([labels for _, labels, _ in held])
-    codes = [drawn(user, len(labels)) if part == "all_data" else np.full(len(labels), TEST if part == "test" else TRAIN)
-             for user in names for _, labels, part in writers[user]]
-    images = np.concatenate([x for x, _, _ in held])
+                seen.add((user, kind))
+                part = drawn(user, len(y)) if kind == "all_data" else np.full(len(y), KINDS[kind], np.uint8)
+                writers.setdefault(user, []).append((x, y, part))
+        say(f"{kind}: {len(paths)} files of {place}")
+    users = {user: n for user in sorted(writers) if (n := sum(len(y) for _, y, _ in writers[user]))}
+    if not users:
+        raise UserError(f"{place} holds no images")
+    images, y, part = map(np.concatenate, zip(*(piece for user in users for piece in writers[user])))
     x = room((len(y), 3, size, size))
     for start in range(0, len(y), _CHUNK):
         x[start:start + _CHUNK] = resize_all(images[start:start + _CHUNK], size, NAME)
-    users = {user: sum(len(labels) for _, labels, _ in writers[user]) for user in names}
     say(f"{NAME}: {len(y)} images of {len(users)} writers")
     resized = f"; resized to {size}x{size}, bilinear" if size != 28 else ""
-    return {NAME: (x, y, np.concatenate(codes).astype(np.uint8))}, {
+    notice = subset_text({NAME: len(y)}, PUBLISHED)
+    return {NAME: (x, y, part)}, {
         "transform": f"grey repeated to 3 channels{resized}", "users": {NAME: users},
-        "notice": subset_text({"writers": len(users), "images": len(y)}, PUBLISHED)}
+        "notice": notice and f"{notice}, of {len(users)} of {WRITERS} writers"}
 
 
 def listed(place) -> dict:
-    """{part: LEAF's files of it} below a folder: train and test, else all_data; {} where there are none."""
-    found = {part: sorted((place / part).glob("*.json")) for part in ("train", "test", "all_data")}
-    for some in (("train", "test"), ("all_data",)):
-        if all(found[part] for part in some):
-            return {part: found[part] for part in some}
-    return {}
+    """{kind: LEAF's files of it} below a folder: train and test, else all_data; {} where there are none."""
+    found = {kind: sorted((place / kind).glob("*.json")) for kind in (*KINDS, "all_data")}
+    whole = next((some for some in (tuple(KINDS), ("all_data",)) if all(found[kind] for kind in some)), ())
+    return {kind: found[kind] for kind in whole}
 
 
 def read_leaf(path):
@@ -93,10 +93,10 @@ def read_leaf(path):
 
 
 def drawn(user: str, n: int) -> np.ndarray:
-    """Parts of a writer's n images: ceil(0.1 n) are test."""
-    code = np.full(n, TRAIN)
-    code[np.random.default_rng(key("hold out", NAME, user)).permutation(n)[:-(-n // 10)]] = TEST
-    return code
+    """Parts uint8 (n,) of a writer's n images: ceil(0.1 n) are test."""
+    part = np.full(n, TRAIN, np.uint8)
+    part[np.random.default_rng(key("hold out", NAME, user)).permutation(n)[:-(-n // 10)]] = TEST
+    return part
 
 
 if __name__ == "__main__":

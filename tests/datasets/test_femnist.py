@@ -15,6 +15,7 @@ from fedlib.engine import loop
 from fedlib.engine.records import read_record
 from fedlib.engine.run import plan
 from fedlib.readers import femnist
+from fedlib.report import catalogue
 
 WRITERS = {"f0001_41": 62, "f0000_14": 30, "f0005_26": 11, "f0002_03": 2}     # images of each
 
@@ -44,7 +45,8 @@ def test_all_data_is_read_writer_by_writer(place, tmp_path):
     assert all(np.array_equal(x[:, c], wanted) for c in range(3)) and x.dtype == np.uint8
     assert y.tolist() == [k for u in sorted(held) for k in held[u][1]]
     assert [(p == TEST).sum() for p in np.split(part, np.cumsum([30, 62, 2])[:3])] == [3, 7, 1, 2]
-    assert about["notice"] == "subset: writers 4 of 3550, images 105 of 805263"
+    assert about["notice"] == "subset: femnist 105 of 805263, of 4 of 3550 writers"
+    assert catalogue.samples(femnist) == "805,263"
     assert femnist.read(tmp_path, 32, quiet)[0]["femnist"][0].shape == (105, 3, 32, 32)
 
 
@@ -70,6 +72,8 @@ def test_faults(tmp_path):
         assert old in whole
         path.write_text(whole.replace(old, new, 1))
         fails(femnist, tmp_path, word)
+    path.write_text('{"users": ["f1"], "user_data": {"f1": {"x": [], "y": []}}}')
+    fails(femnist, tmp_path, "holds no images")
     path.write_text(whole)
     (tmp_path / "all_data" / "b.json").write_text(whole)
     fails(femnist, tmp_path, "the writer f1 is in another file")

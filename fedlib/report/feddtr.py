@@ -75,12 +75,15 @@ def place(values: pd.Series, row: str = OURS) -> Place | None:
 
 
 def places(timed: dict[str, Page]) -> pd.DataFrame:
-    """FedDTR's places: a line for each block, printed and at each time, by the means over the seeds of all rows."""
+    """FedDTR's places among the rows as given: a line for each block, printed and at each time, by the means over the
+    seeds that all of them have.
+    """
     page = next(iter(timed.values()))
-    printed = page.averages.pivot(index="block", columns="row", values="printed")
+    given = [row for row in page.rows if not tables.is_tuned(row)]
+    printed = page.averages.pivot(index="block", columns="row", values="printed")[given]
     made = {"printed": {b: place(printed.loc[b]) for b in page.blocks}}
     for name, each in timed.items():
-        wide = each.by()
+        wide = each.by().reindex(columns=given)
         made[name] = {b: place(wide.loc[b].dropna(axis=1, how="all").dropna().mean()) for b in each.ran}
     return pd.DataFrame(made, list(page.blocks)).astype(object)
 
@@ -97,12 +100,15 @@ def gains(page: Page) -> pd.DataFrame:
 
 
 def every_claim(profile: str, results: Path) -> pd.DataFrame:
-    """The claims of all tables as `judge_claims` gives them; after: the verdict with all rows tested after training."""
+    """The paper's claims of all tables as `judge_claims` gives them, without those that are asked once more of features;
+    after: the verdict with all rows tested after training.
+    """
     frames = []
     for table in (tables.load_table(f"feddtr/{name}") for name in tables.papers()["feddtr"]["tables"]):
         judged, after = (judge_claims(table, profile, results, when=when) for when in ("", "after"))
         evidence = judged.evidence.where(judged.verdict != "not run", "–")
-        frames.append(judged.assign(evidence=evidence, after=after.verdict))
+        own = [c["id"] for c in table.claims if "claims_of" not in table.blocks[c["block"]]]
+        frames.append(judged.assign(evidence=evidence, after=after.verdict)[judged.id.isin(own)])
     return text.joined(frames).reset_index(drop=True)
 
 

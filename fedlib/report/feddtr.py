@@ -100,8 +100,8 @@ def gains(page: Page) -> pd.DataFrame:
 
 
 def every_claim(profile: str, results: Path) -> pd.DataFrame:
-    """The paper's claims of all tables as `judge_claims` gives them, without those that are asked once more of features;
-    after: the verdict with all rows tested after training.
+    """The paper's claims of all tables as `judge_claims` gives them, without those that are asked once more of
+    features; after: the verdict with all rows tested after training.
     """
     frames = []
     for table in (tables.load_table(f"feddtr/{name}") for name in tables.papers()["feddtr"]["tables"]):

@@ -62,6 +62,12 @@ def highest_loss(rounds: list[dict]) -> float:
     return max(abs(r.get("train_loss", 0.0)) for r in rounds)
 
 
+def fallen(table: Table, profile: str, results: Path, seeds=None, when="") -> set[tuple[str, str]]:
+    """(block, row) of which a seed diverged on the way."""
+    return {(p.block, p.row) for p, record in records_of(table, profile, results, seeds, when)
+            if highest_loss(record["rounds"]) > FAR}
+
+
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="",
            planned: list[Planned] | None = None) -> pd.DataFrame:
     """One line per record and column: block, setting (domain or avg), row, seed, value. `when`, `planned` as for
@@ -110,8 +116,7 @@ def compare(table: Table, profile: str, results: Path, rule: str | None = None, 
 
     A row of which a seed diverged on the way has no number of ours, though n seeds: the others would flatter it.
     """
-    fallen = {(p.block, p.row) for p, record in records_of(table, profile, results, seeds, when)
-              if highest_loss(record["rounds"]) > FAR}
+    lost = fallen(table, profile, results, seeds, when)
     ours = values(table, profile, results, rule, seeds, when).groupby(["block", "setting", "row"])["value"].agg(list)
     printed = table.printed.set_index(["dataset", "setting", "method"])["value"].to_dict()
     lines = []
@@ -120,7 +125,7 @@ def compare(table: Table, profile: str, results: Path, rule: str | None = None, 
             for row in (r["name"] for r in table.rows):
                 key, place = (block, setting, row), (table.printed_as(block), setting, table.printed_row(row))
                 sample, paper = ours.get(key, []), printed.get(place, float("nan"))
-                found = interval([] if (block, row) in fallen else sample)
+                found = interval([] if (block, row) in lost else sample)
                 lines.append((*key, paper, *found, len(sample)))
     cells = pd.DataFrame(lines, columns=["block", "setting", "row", "printed", "ours", "half", "n"])
     return cells.assign(difference=cells.ours - cells.printed)

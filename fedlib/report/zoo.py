@@ -51,7 +51,8 @@ def against(names: list[str], results: Path | None = None):
     """What methods are worth in the zoo's two settings, from its records: a DataFrame, one line per setting and method.
 
     setting, method, seeds, accuracy (%), half; for FedAvg and Local: the difference in points, paired by seed, and half
-    of its 95 % interval. Methods of `names` that the zoo's table has, after FedAvg and Local; nan where nothing ran.
+    of its 95 % interval. Methods of `names` that the zoo's table has, after FedAvg and Local; nan where nothing ran, or
+    where a seed diverged on the way.
     results: where the records lie, unless in the usual folder.
     """
     import pandas as pd
@@ -63,9 +64,11 @@ def against(names: list[str], results: Path | None = None):
     found = filled.values(table, "mini", results)
     found = found[found.setting == "avg"].pivot(index=["block", "row"], columns="seed", values="value")
     found = found.reindex(pd.MultiIndex.from_product([table.blocks, rows]))
+    seeds, lost = found.notna().sum(axis=1), filled.fallen(table, "mini", results)
+    found[found.index.isin(lost)] = float("nan")
     lines = []
     for (block, row), sample in found.iterrows():
-        line = {"setting": table.blocks[block]["title"], "method": row, "seeds": int(sample.notna().sum())}
+        line = {"setting": table.blocks[block]["title"], "method": row, "seeds": int(seeds[block, row])}
         line |= dict(zip(("accuracy", "half"), interval(sample.dropna())))
         for other in OTHERS:
             line |= dict(zip((other, f"{other} half"), interval((sample - found.loc[block, other]).dropna())))
@@ -75,11 +78,15 @@ def against(names: list[str], results: Path | None = None):
 
 def written(gaps):
     """The frame of `against` as a table to read."""
-    def text(value, half, form):
-        return "not run" if value != value else f"{value:{form}}" + (f" ± {half:.1f}" if half == half else "")
     import pandas as pd
-    lines = [{"setting": g["setting"], "method": g["method"], "accuracy": text(g["accuracy"], g["half"], ".1f")}
-             | {f"minus {o}": "–" if g["method"] == o else text(g[o], g[f"{o} half"], "+.1f") for o in OTHERS}
+
+    def text(line, key, half, form):
+        value, half = line[key], line[half]
+        if value != value:
+            return "diverged" if line["seeds"] else "not run"
+        return f"{value:{form}}" + (f" ± {half:.1f}" if half == half else "")
+    lines = [{"setting": g["setting"], "method": g["method"], "accuracy": text(g, "accuracy", "half", ".1f")}
+             | {f"minus {o}": "–" if g["method"] == o else text(g, o, f"{o} half", "+.1f") for o in OTHERS}
              | {"seeds": g["seeds"]} for g in gaps.to_dict("records")]
     return pd.DataFrame(lines)
 

@@ -1,5 +1,6 @@
 """The zoo's pages in words: differences paired by seed, and who is above whom."""
 import inspect
+import json
 
 import pytest
 from conftest import METHOD_NAMES
@@ -36,6 +37,18 @@ def test_bold_is_outside_of_both_intervals(tmp_path, planned):
     fill(tmp_path, planned, lambda p: given[p.row][p.seed] if p.row in given else None)
     said = zoo.standing(zoo.against(["Ditto", "FedAMP"], tmp_path))
     assert said.count("above both: **Ditto**; above neither: **FedAMP**.") == 2
+
+
+def test_a_row_that_diverged_on_the_way_has_no_number(tmp_path, planned):
+    given = {"FedAvg": (50, 60, 70), "Local": (40, 51, 60), "Ditto": (55, 65, 75.1)}
+    fill(tmp_path, planned, lambda p: given[p.row][p.seed] if p.row in given and p.block == "labels" else None)
+    path = next(p for p in planned if (p.row, p.block, p.seed) == ("Ditto", "labels", 1)).run.path(tmp_path)
+    record = json.loads(path.read_text())
+    record["rounds"][0]["train_loss"] = 1e14        # it ends as the others do
+    path.write_text(json.dumps(record))
+    gaps = zoo.against(["Ditto"], tmp_path)
+    assert zoo.written(gaps).iloc[2].tolist() == ["label skew", "Ditto", "diverged", "diverged", "diverged", 3]
+    assert "Ditto" not in zoo.standing(gaps) and "diverged on the way" in zoo.doubts(["Ditto"], tmp_path)
 
 
 def test_what_speaks_against_the_rows_as_evidence(tmp_path, planned):

@@ -47,6 +47,17 @@ def fetch(files, folder, say=print) -> list[dict]:
     return got(files, folder)
 
 
+def fetch_what_answers(files, mine, say):
+    """Domain by domain; one whose source is dead is said and left out, but not all. UserError: none could be had."""
+    for domains in dict.fromkeys(f.domains for f in files):
+        try:
+            fetch([f for f in files if f.domains == domains], mine, say)
+        except UserError as error:
+            say(f"{', '.join(domains)} left out: {error}")
+    if not got(files, mine):
+        raise UserError("no source of any domain answers; the lines above say why")
+
+
 def got(files, folder) -> list[dict]:
     """{"name", "url", "sha256", "bytes"} of those of the files that are in `folder`, or were unpacked there."""
     notes = filter(None, (_noted(f, Path(folder)) for f in files))

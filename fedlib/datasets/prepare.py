@@ -82,7 +82,7 @@ def raw_files(reader, root, say, download: bool = False, domains: tuple = ()) ->
     """
     if built_in(reader.NAME):
         return None, []
-    from fedlib.datasets.download import adopt, fetch, got, locked
+    from fedlib.datasets.download import adopt, fetch, fetch_what_answers, got, locked
 
     mine = folder() / "raw" / getattr(reader, "RAW", reader.NAME)
     root = root or (None if download else os.environ.get("FEDLIB_RAW")) or None
@@ -97,22 +97,10 @@ def raw_files(reader, root, say, download: bool = False, domains: tuple = ()) ->
     wanted = [f for f in reader.FILES if not (f.domains and domains) or set(f.domains) & set(domains)]
     with locked(mine, say):
         if getattr(reader, "PARTIAL", False) and not domains:
-            _fetch_what_answers(wanted, mine, say)
+            fetch_what_answers(wanted, mine, say)
         else:
             fetch(wanted, mine, say)
         return mine, got(reader.FILES, mine)        # also those that an earlier call brought
-
-
-def _fetch_what_answers(files, mine, say):
-    """Domain by domain; one whose source is dead is said and left out, but not all. UserError: none could be had."""
-    from fedlib.datasets.download import fetch, got
-    for domains in dict.fromkeys(f.domains for f in files):
-        try:
-            fetch([f for f in files if f.domains == domains], mine, say)
-        except UserError as error:
-            say(f"{', '.join(domains)} left out: {error}")
-    if not got(files, mine):
-        raise UserError("no source of any domain answers; the lines above say why")
 
 
 def write_set(name: str, size: int, classes, domains: dict, about: dict) -> dict:

@@ -152,12 +152,24 @@ class HiddenLayers(nn.Sequential):
         self.in_features, self.out_features = dim, outputs
 
 
+class Halved(nn.MaxPool2d):
+    """torch's max-pool, the same numbers: on a CPU it finds them much faster where channels lie beside each other."""
+
+    def forward(self, x):
+        if x.device.type != "cpu" or x.stride(1) == 1:
+            return super().forward(x)
+        with torch.no_grad():
+            last = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+            where = F.max_pool2d(last, self.kernel_size, return_indices=True)[1]
+        return x.flatten(2).gather(2, where.flatten(2)).view(where.shape)
+
+
 def cnn4(classes: int, shape: tuple, width: int = 0) -> Net:
     """Two 5x5 convolutions and two linear layers; D = 16 width (McMahan et al., arXiv:1602.05629; FedDTR's CNN)."""
     width = width or 32
     side = (((shape[-1] - 4) // 2) - 4) // 2
-    body = nn.Sequential(nn.Conv2d(shape[0], width, 5), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(width, 2 * width, 5), nn.ReLU(), nn.MaxPool2d(2),
+    body = nn.Sequential(nn.Conv2d(shape[0], width, 5), Halved(2), nn.ReLU(),
+                         nn.Conv2d(width, 2 * width, 5), Halved(2), nn.ReLU(),
                          nn.Flatten(), nn.Linear(2 * width * side * side, 16 * width), nn.ReLU())
     return Net(body, nn.Linear(16 * width, classes))
 

@@ -5,7 +5,7 @@ import torch
 
 from fedlib.core import seeds
 from fedlib.core.errors import UserError
-from fedlib.models.nets import Arch, build
+from fedlib.models.nets import Arch, Halved, build
 
 
 @pytest.mark.parametrize("net, classes, shape, count", [
@@ -53,3 +53,26 @@ def test_group_norm_has_batch_norms_parameters_and_no_batch():
     assert not torch.allclose(batch.train()(x)[:2], batch(x[:2]))
     with pytest.raises(UserError, match="cnn4 has none"):
         build(Arch("cnn4", normalisation="group"), 10, (3, 32, 32), 0)
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 8, 8), (2, 4, 7, 9)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_pool_is_torchs_to_the_last_bit_with_its_slopes(shape, layout):
+    """Where two of a window are equal, too: the slope goes to the first."""
+    x = torch.randint(-3, 4, shape, generator=seeds.generator("pool")).float().contiguous(memory_format=layout)
+    slopes, found = [], []
+    for pool in (Halved(2), torch.nn.MaxPool2d(2)):
+        found.append(pool(leaf := x.clone().requires_grad_()))
+        weights = torch.arange(found[-1].numel()).view_as(found[-1]).float()
+        slopes.append(torch.autograd.grad((found[-1] * weights).sum(), leaf)[0])
+    assert torch.equal(*found) and torch.equal(*slopes) and slopes[0].abs().sum() > 0
+
+
+def test_relu_and_pool_may_change_places():
+    """Both keep the order of numbers, so values are the same; and so are slopes, also of windows below 0."""
+    x = torch.randint(-3, 4, (5, 3, 8, 8), generator=seeds.generator("places")).float()
+    pool, relu, slopes = Halved(2), torch.nn.ReLU(), []
+    for first, then in ((pool, relu), (relu, pool)):
+        leaf = x.clone().requires_grad_()
+        slopes.append(torch.autograd.grad((then(first(leaf)) ** 2).sum(), leaf)[0])
+    assert torch.equal(*slopes) and torch.equal(pool(relu(x)), relu(pool(x)))

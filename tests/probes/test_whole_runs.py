@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from fedlib.core.errors import UserError
+from fedlib.core.federation import as_input
+from fedlib.models.nets import Halved, build
 from fedlib.probes import whole_runs
 from fedlib.report import costs
 
@@ -24,6 +26,15 @@ def test_both_ways_learn_as_much(tiny):
     assert min(f["accuracy"] for f in found.values()) > 60
     assert abs(found["ours"]["accuracy"] - found["plain"]["accuracy"]) < 5
     assert all(f["seconds"] > 0 and f["peak_mb"] > 100 for f in found.values())
+
+
+def test_others_get_a_net_of_torchs_own_layers_with_the_same_numbers():
+    run, federation = whole_runs.asked("users")
+    net = whole_runs.first_net(run, federation)
+    mine = build(run.net, 10, (3, 32, 32), run.seed)
+    assert {type(m) for m in net.modules()}.isdisjoint({Halved}) and Halved in {type(m) for m in mine.modules()}
+    x = as_input(federation.clients[0].train.x[:4])
+    assert torch.equal(net(x), mine(x))
 
 
 @pytest.mark.parametrize("side", [28, 0])

@@ -16,8 +16,7 @@ import torch
 
 from fedlib.core import machine
 from fedlib.core.federation import as_input
-from fedlib.models.nets import build
-from fedlib.probes.whole_runs import INSTALLED, WARM, asked
+from fedlib.probes.whole_runs import INSTALLED, WARM, asked, first_net
 
 CODE = (INSTALLED / "fl_bench" / "code").resolve()
 sys.path.insert(0, str(CODE))
@@ -69,7 +68,7 @@ def write(federation) -> None:
 def trained(run, federation, images, rounds: int, test_every: int) -> tuple[float, Server]:
     """Seconds of its training, tests included, and the server after it."""
     p, count = run.protocol, len(federation.clients)
-    net = build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
+    net = first_net(run, federation)
     asks = {"dataset": {"name": "ours", "split": "sample"}, "optimizer": {"lr": p.lr}, "common": {
         "join_ratio": (p.cohort or count) / count, "global_epoch": rounds, "local_epoch": p.epochs,
         "batch_size": p.batch, "client_side_evaluation": False, "use_cuda": False, "save_log": False,

@@ -22,8 +22,7 @@ from flwr.simulation import run_simulation
 
 from fedlib.core import machine
 from fedlib.core.federation import as_input
-from fedlib.models.nets import build
-from fedlib.probes.whole_runs import TESTED, WARM, asked
+from fedlib.probes.whole_runs import TESTED, WARM, asked, first_net
 
 NAME = "FEDLIB_WHOLE"       # the variable that tells the actor which workload it is
 client, server, found = ClientApp(), ServerApp(), {}
@@ -33,7 +32,7 @@ client, server, found = ClientApp(), ServerApp(), {}
 def work():
     """Run, federation and net of this process."""
     run, federation = asked(os.environ[NAME])
-    return run, federation, build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
+    return run, federation, first_net(run, federation)
 
 
 @client.train()

@@ -23,8 +23,7 @@ from torch import nn
 
 from fedlib.core import machine
 from fedlib.core.federation import as_input
-from fedlib.models.nets import build
-from fedlib.probes.whole_runs import TESTED, WARM, asked
+from fedlib.probes.whole_runs import TESTED, WARM, asked, first_net
 
 NEVER = float("nan")        # users are not tested before and after their training, only the shared net is
 
@@ -55,7 +54,7 @@ def shuffled(client) -> PyTorchTensorDataset:
 def trained(run, federation, rounds: int, test_every: int) -> tuple[Net, float]:
     """The net after so many rounds, and seconds."""
     clients, p = federation.clients, run.protocol
-    net = Net(build(run.net, 10, tuple(clients[0].train.x.shape[1:]), run.seed))
+    net = Net(first_net(run, federation))
     users = FederatedDataset(lambda i: shuffled(clients[i]),
                              get_user_sampler("minimize_reuse", torch.randperm(len(clients)).tolist()))
     test = PyTorchTensorDataset((clients[0].test.x, clients[0].test.y))

@@ -17,8 +17,7 @@ import torch
 
 from fedlib.core import machine
 from fedlib.core.federation import as_input
-from fedlib.models.nets import build
-from fedlib.probes.whole_runs import INSTALLED, WARM, asked
+from fedlib.probes.whole_runs import INSTALLED, WARM, asked, first_net
 
 CODE = (INSTALLED / "pfllib" / "code").resolve()
 sys.path.insert(0, str(CODE / "system"))
@@ -60,7 +59,7 @@ def write(federation, name: str) -> None:
 
 def trained(run, federation, name: str, rounds: int, test_every: int) -> Timed:
     p, clients = run.protocol, federation.clients
-    net = build(run.net, 10, tuple(clients[0].train.x.shape[1:]), run.seed)
+    net = first_net(run, federation)
     server = Timed(argparse.Namespace(
         **DEFAULTS, model=net, dataset=name, num_clients=len(clients), join_ratio=(p.cohort or len(clients))
         / len(clients), global_rounds=rounds, local_epochs=p.epochs, batch_size=p.batch,

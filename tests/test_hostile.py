@@ -2,6 +2,7 @@
 import contextlib
 import copy
 import dataclasses
+import hashlib
 import importlib.util
 import io
 import json
@@ -260,7 +261,7 @@ def test_tensors_of_prepared_sets(store):
 
     def read(case):
         store[0].write_bytes(case)
-        store[1].write_text(json.dumps(manifest | {"bytes": len(case), "digest": prepare._sha256(store[0])}))
+        store[1].write_text(json.dumps(manifest | {"bytes": len(case), "digest": hashlib.sha256(case).hexdigest()}))
         federate(Data("tiny_features"), 0)
     every(crafted(content), read)
 
@@ -458,7 +459,7 @@ def test_no_reader_executes(bomb, partial, store, tmp_path, monkeypatch):
         start()
     store[0].write_bytes(content)
     manifest = json.loads(store[1].read_text())
-    store[1].write_text(json.dumps(manifest | {"bytes": len(content), "digest": prepare._sha256(store[0])}))
+    store[1].write_text(json.dumps(manifest | {"bytes": len(content), "digest": hashlib.sha256(content).hexdigest()}))
     with pytest.raises(UserError, match="is damaged or not ours"):
         prepare.load_set("tiny_features")
     monkeypatch.setattr(mini_clip, "FILE", tmp_path / "b.pt")

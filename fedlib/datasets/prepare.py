@@ -258,11 +258,6 @@ def _counts(y, part, classes) -> dict:
     return shown | {"per_class": np.bincount(y, minlength=classes).tolist()}
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _open(name, size, hash_limit) -> Prepared:
     data, about_it = paths(name, size)
     again = f"make it again: {_command(name, size)}"
@@ -307,8 +302,9 @@ def _read_tensors(path, manifest, wanted, hash_limit) -> dict:
     found = path.stat().st_size
     if found != manifest["bytes"]:
         raise ValueError(f"it has {found} bytes, its manifest says {manifest['bytes']}")
-    if found < hash_limit and _sha256(path) != manifest["digest"]:
-        raise ValueError("its sha256 is not the manifest's digest")
+    with open(path, "rb") as file:
+        if found < hash_limit and hashlib.file_digest(file, "sha256").hexdigest() != manifest["digest"]:
+            raise ValueError("its sha256 is not the manifest's digest")
     with safe_open(path, framework="pt") as file:
         slices = {key: file.get_slice(key) for key in file.keys()}
         if slices.keys() != wanted.keys() or not all(

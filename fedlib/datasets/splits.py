@@ -3,7 +3,6 @@
 A rule sees a domain's labels and published parts, never its pixels, and has a seed of its own: a split is the same for
 every run. `published` (the parts that the set was prepared with) is the rule where none is named.
 """
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,14 +58,6 @@ def split(rule: str, domain: Domain) -> Parts:
     if len(parts.train) == 0:
         raise UserError(f"the split '{rule}' leaves no training samples in {domain.name} of {domain.set}")
     return parts
-
-
-def split_digest(parts: Parts) -> str:
-    """12 hex digits over the indices of the three parts."""
-    sha = hashlib.sha256()
-    for index in parts:
-        sha.update(len(index).to_bytes(8, "little") + index.sort().values.numpy().tobytes())
-    return sha.hexdigest()[:12]
 
 
 # the pieces that rules are made of

@@ -1,5 +1,18 @@
 """What a round measures: accuracy by domain, losses, in-domain and out-of-domain accuracy; when it has stalled."""
+import torch
+
 from fedlib.core.errors import UserError
+from fedlib.core.seeds import generator
+
+
+def asked(simulation) -> list[int]:
+    """Positions of the clients that are tested after this round: all, or some of each domain, drawn by the protocol."""
+    clients, run, by_domain = simulation.federation.clients, simulation.run, {}
+    order = torch.randperm(len(clients), generator=generator(run.seed, "tested", simulation.number)).tolist()
+    for i in order:
+        by_domain.setdefault(clients[i].domain, []).append(i)
+    every = run.protocol.cross or simulation.number + 1 >= run.protocol.rounds
+    return sorted(i for some in by_domain.values() for i in some[:None if every else run.protocol.test_clients or None])
 
 
 def measure_round(simulation, said: list, test: bool = True) -> dict:
@@ -26,7 +39,7 @@ def measure_round(simulation, said: list, test: bool = True) -> dict:
         return {"acc": row["after"], "loss": _mean(tested), **row}
     personal = server.personal or protocol.buffers == "keep"
     clients = federation.clients
-    speakers = list(range(len(clients)))
+    speakers = asked(simulation)
     if not personal and not federation.own_tests:
         speakers = list({clients[i].domain: i for i in reversed(speakers)}.values())[::-1]
     others = {c.id: c.test for c in clients} if protocol.cross else {}

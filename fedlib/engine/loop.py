@@ -14,7 +14,7 @@ from fedlib.core.seeds import generator
 from fedlib.datasets.partition import federate
 from fedlib.engine import records
 from fedlib.engine.checkpoint import between, checkpoint, resume, tidy
-from fedlib.engine.evaluate import finite, measure_round, stalled
+from fedlib.engine.evaluate import asked, finite, measure_round, stalled
 from fedlib.engine.run import Run
 from fedlib.engine.worker import Workers, initial_net
 from fedlib.engine.worker import workers as make_workers
@@ -78,7 +78,7 @@ class Simulation:
         up = sum(map(nbytes, uploads.values()))
         test = run.protocol.tests(self.number + 1)
         if test and run.protocol.evaluate != "before":      # who does not train: with what the round began with
-            rest = [i for i, c in enumerate(self.federation.clients) if c.id not in uploads]
+            rest = [i for i in asked(self) if self.federation.clients[i].id not in uploads]
             tested = self.workers.test(rest, ((self.message(i), {}, {}) for i in rest))
             said += [(self.federation.clients[i], {"after": t["test"]}) for i, t in zip(rest, tested, strict=True) if t]
         self.server.aggregate(uploads)

@@ -47,6 +47,7 @@ class Protocol:
     cross: bool = settings.later(False)  # every client's model is tested on every client's test split (MPFT)
     cohort: int = settings.later(0)      # > 0: so many clients train in a round, whatever their share
     test_every: int = settings.later(1)  # rounds from test to test; the last round is tested in any case
+    test_clients: int = settings.later(0)    # > 0: so many of each domain are tested, drawn anew; in the last round all
     least: ClassVar[dict] = {"rounds": 1, "epochs": 1, "batch": 1, "test_every": 1}
     most: ClassVar[dict] = {"participation": 1, "participation_low": 1}
 

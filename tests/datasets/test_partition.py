@@ -342,7 +342,8 @@ def test_the_defaults_of_later_fields_stay():
         return {f.name: f.default for f in dataclasses.fields(cls) if f.metadata.get("later")}
     assert later(Protocol) == {
         "order": "random", "participation_low": 0.0, "stop": "accuracy", "keep_optimiser": False, "warmup": 0,
-        "initial": False, "least_batch": 2, "cross": False, "cohort": 0, "test_every": 1}
+        "initial": False, "least_batch": 2, "cross": False, "cohort": 0, "test_every": 1,
+        "test_clients": 0}
     assert later(Data) == {
         "normalise": "imagenet", "split": "published", "mixed": 0.0, "chunks": "", "dirichlet": 0.0, "minimum": 10,
         "pathological": 0, "spread": 0.0, "natural": False, "balanced": True, "partition_seed": -1, "pool": 1.0,

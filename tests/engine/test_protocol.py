@@ -86,6 +86,33 @@ def test_a_test_in_every_third_round_and_in_the_last(evaluate, tmp_path):
     assert [r["round"] for r in result(small, tmp_path)] == [0, 2, 3]
 
 
+@pytest.mark.parametrize("evaluate, method", [("before", "FedPer"), ("both", "FedPer"), ("after", "FedAvg")])
+def test_a_test_asks_some_clients_of_each_domain_and_the_last_all(evaluate, method, tmp_path, monkeypatch):
+    """Each round anew; who is asked says what it says when all are."""
+    heard, run = [], small_run(method, net="linear", rounds=6, participation=0.2, evaluate=evaluate, test_clients=1)
+    test = Workers.test
+
+    def listen(self, places, asked):
+        heard.append(list(places))
+        return test(self, places, asked)
+    monkeypatch.setattr(Workers, "test", listen)
+    few, asked = result(run, tmp_path), heard[:]
+    every = result(small_run(method, net="linear", rounds=6, participation=0.2, evaluate=evaluate), tmp_path)
+    assert all({"scans", "blended", "printed", "street"} == set(r["acc"]) for r in few)
+    if evaluate == "before":    # two clients hold scans
+        assert [len(places) for places in asked] == [4] * 5 + [5] and len({*map(tuple, asked[:5])}) == 2
+        assert few != every and [r["acc"]["street"] for r in few] == [r["acc"]["street"] for r in every]
+    assert few[-1] == every[-1] and [r["train_loss"] for r in few] == [r["train_loss"] for r in every]
+    for _ in range(6):
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == few
+
+
+def test_a_cross_test_asks_all(tmp_path):
+    both = [result(small_run("Local", net="linear", cross=True, test_clients=n), tmp_path) for n in (0, 1)]
+    assert both[0] == both[1]
+
+
 @pytest.mark.parametrize("forge", [lambda r: r[2].pop("acc"), lambda r: r[0].update(acc=r[2]["acc"]),
                                    lambda r: r[0].pop("bytes_up"), lambda r: r[1].update(seconds=float("nan")),
                                    lambda r: r[6].pop("acc"), lambda r: r.pop(1)])

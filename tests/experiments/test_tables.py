@@ -42,7 +42,7 @@ CHANGES += [("protocol", k, v) for k, v in dict(
     rounds=4, epochs=2, batch=8, lr=0.2, momentum=0.9, weight_decay=1e-5, optimiser="adam", clip=1.0, augment="crop",
     participation=0.5, participation_low=0.1, buffers="keep", precision="bf16", evaluate="both", patience=3,
     stop="loss", keep_optimiser=True, warmup=2, initial=True, cross=True, order="classes", least_batch=4,
-    cohort=2, test_every=2).items()]
+    cohort=2, test_every=2, test_clients=3).items()]
 CHANGES += [("data", k, v) for k, v in dict(
     name="pacs", size=28, domains=["scans"], clients=[1], fraction=0.5, repair=False, test="all",
     unseen=["scans"], normalise="half", split="feddeap", mixed=0.3, chunks="disjoint", dirichlet=0.1, minimum=5,

@@ -31,7 +31,7 @@ def small(evidence=(), **attributes):
                                                        {"name": "FedProx"}], blocks=blocks))
     made = object.__new__(leaderboard.Board)
     columns = ["block", "row", "n", "learned", "rise", "loss", "diverged", "tuned"]
-    vars(made).update({"page": page, "blocks": ["a", "b"], "names": ["A", "B"],
+    vars(made).update({"page": page, "tuned": False, "blocks": ["a", "b"], "names": ["A", "B"],
                        "evidence": pd.DataFrame(evidence, columns=columns)} | attributes)
     return made
 

@@ -9,6 +9,13 @@ from fedlib.cli.options import CLIENT, DEVICE, JSON, MODEL_OF, show_progress
 from fedlib.core.errors import UserError
 
 
+class Cores(click.IntRange):
+    """A number of processes, or "auto"."""
+
+    def convert(self, value, param, ctx):
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 @click.command()
 @click.argument("method", required=False)
 @click.option("--from", "own", metavar="FILE.py:METHOD", help="A method of a file of your own, in METHOD's place.")
@@ -22,8 +29,8 @@ from fedlib.core.errors import UserError
 @click.option("--save", is_flag=True, help="Keep the model beside the record, for `fedlib predict` and `evaluate`.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
               help="CPU threads. More can be faster; sums are then rounded differently.")
-@click.option("--cores", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Processes that the clients are dealt out to. The record is the same.")
+@click.option("--cores", type=Cores(min=1), default=1, show_default=True,
+              help="Processes that clients are dealt out to, or auto: all, if that is faster. The record is the same.")
 @DEVICE
 @JSON
 def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, device, as_json):
@@ -46,7 +53,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
         sets = [*usual, *sets]
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     machine.check_device(device)
-    if cores > 1 and (save or threads > 1):
+    if cores != 1 and (save or threads > 1):
         raise UserError(f"--cores goes with one thread each and without --save, which keeps the nets of one process: "
                         f"leave {'--save' if save else '--threads'} out")
     if slow := machine.slow(runs[0].protocol.precision, device):

@@ -1,10 +1,13 @@
 """A run on several cores: its clients are dealt out to processes, and the record is that of one process."""
 import io
 import multiprocessing
+import os
 import pickle
 import signal
+import time
 from collections import defaultdict
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,9 +17,10 @@ from fedlib.engine.loop import Simulation
 from fedlib.engine.worker import Workers
 
 
-def among(count: int):
-    """What `fedlib.engine.loop.train` takes as `deal`, for so many cores; None for one."""
-    return partial(Cores, count=count) if count > 1 else None
+def among(count: int | str):
+    """What `fedlib.engine.loop.train` takes as `deal`, for so many cores; None for one. "auto": all of them, tried."""
+    most = os.cpu_count() if count == "auto" else count
+    return partial(Cores, count=most, tried=count == "auto") if most > 1 else None
 
 
 class Away:
@@ -36,16 +40,18 @@ class Cores(Workers):
     """Workers in `count` forks of this process or fewer, each with clients of about as many samples. A client stays
     where it is, and so does what it keeps; what it sends comes back in the order of clients, so that sums are the same.
 
-    simulation: its workers are dealt out. UserError: on a GPU.
+    simulation: its workers are dealt out. tried: two rounds are trained in this process and two are dealt out; where
+    the second took less time, the run goes on. UserError: on a GPU.
     """
 
-    def __init__(self, simulation: Simulation, count: int):
+    def __init__(self, simulation: Simulation, count: int, tried: bool = False):
         if str(simulation.device) != "cpu":
             raise UserError(f"{count} cores are for a CPU, not for {simulation.device}; there clients are stacked")
         super().__init__(())
         here, splits = simulation.workers, simulation.federation.splits
         count = min(count, len(here))
-        self.made, self.homes, loads = {"cores": count}, {}, [0] * count
+        self.here, self.dealt, self.starts = here, not tried, [] if tried else None
+        self.homes, loads = {}, [0] * count
         for place in sorted(range(len(here)), key=lambda i: -len(here[i].client.train)):
             self.homes[place] = loads.index(min(loads))
             loads[self.homes[place]] += len(here[place].client.train)
@@ -57,8 +63,15 @@ class Cores(Workers):
             fork.Process(target=serve, args=(End(theirs, splits), here, list(self.ends)), daemon=True).start()
             theirs.close()
 
+    @property
+    def made(self) -> dict:
+        """What a record says: how many processes trained at its end."""
+        return {"cores": len(self.ends)} if self.dealt else {}
+
     def ask(self, verb: str, places: list[int], *what) -> list:
         """What each place answers, all homes at once. Raises what is raised there; UserError: a home has gone."""
+        if not self.dealt:
+            return [DO[verb](self.here, *each) for each in zip(places, *what, strict=True)]
         shares, answers = defaultdict(list), {}
         for k, place in enumerate(places):
             shares[self.homes[place]].append(k)
@@ -74,9 +87,33 @@ class Cores(Workers):
 
     def choose(self, stack, run, places, messages, number, device) -> int:
         """All of a round at once, each at home."""
-        return len(places)
+        if self.starts is not None:
+            self.compare()
+        return len(places) if self.dealt else self.here.choose(stack, run, places, messages, number, device)
+
+    def compare(self):
+        """As each of the first five rounds begins: deal the clients out after two, compare after four."""
+        self.starts.append(time.monotonic())
+        if len(self.starts) == 3:
+            self.move(True)
+        elif len(self.starts) == 5:
+            _, alone, _, dealt = (after - before for before, after in pairwise(self.starts))
+            self.starts = None
+            if alone < dealt:
+                self.move(False)
+
+    def move(self, dealt: bool):
+        """Take all clients, with what only they have, to the other processes or back."""
+        every = list(range(len(self)))
+        kept, self.dealt = self.ask("kept", every), dealt
+        self.ask("restore", every, kept)
+
+    def heard(self) -> dict:
+        return {} if self.dealt else self.here.heard()
 
     def train(self, places: list[int], messages: list[dict], number: int) -> list:
+        if not self.dealt:
+            return self.here.train(places, messages, number)
         return self.ask("train", places, messages, [number] * len(places))
 
     def test(self, places: list[int], asked) -> list:

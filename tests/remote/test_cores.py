@@ -1,9 +1,11 @@
 """Clients dealt out to processes: the record of one process, with kills and errors."""
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import METHOD_NAMES, interrupted, numbers, small_run
@@ -12,6 +14,7 @@ from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
 from fedlib.engine.loop import Simulation
 from fedlib.engine.worker import Worker
+from fedlib.remote import cores
 from fedlib.remote.cores import Cores, among
 
 
@@ -84,3 +87,42 @@ def test_cores_are_for_a_cpu_and_no_more_than_clients(tmp_path):
     cores = Cores(made, 64)
     loads = [sum(len(w.client.train) for w in cores if cores.homes[w.place] == home) for home in range(5)]
     assert cores.made == {"cores": 5} and sorted(cores.homes.values()) == [0, 1, 2, 3, 4] and min(loads) > 0
+
+
+# whichever is faster
+
+def clock(monkeypatch, alone: float, dealt: float):
+    """Rounds that take so long in one process, and so long where clients are dealt out."""
+    times = iter([0, 9, 9 + alone, 99, 99 + dealt])
+    monkeypatch.setattr(cores, "time", SimpleNamespace(monotonic=lambda: next(times)))
+
+
+@pytest.mark.parametrize("name, alone, dealt", [("FedPer", 2, 1), *((name, 1, 2) for name in METHOD_NAMES)])
+def test_a_trial_gives_the_same_whatever_is_faster(name, alone, dealt, tmp_path, monkeypatch):
+    run = small_run(name, participation=0.6, rounds=6, test_every=3)
+    one = loop.train(run, tmp_path / "one")
+    clock(monkeypatch, alone, dealt)
+    made = Simulation(run)
+    made.workers = Cores(made, 2, tried=True)
+    said = []
+    while not made.over:
+        said.append((made.workers.dealt, made.round())[0])
+    assert [said[0], *said[2:5]] == [False, False, True, True] and made.workers.dealt == (dealt < alone)
+    assert made.workers.made == ({"cores": 2} if dealt < alone else {})
+    assert numbers({"rounds": made.rounds}) == numbers(json.loads(one.read_text()))
+
+
+def test_a_run_on_trial_that_was_cut_goes_on(tmp_path):
+    run = small_run("FedPer", rounds=9)
+    whole = numbers(records.read_record(loop.train(run, tmp_path / "whole")))
+    for rounds in (1, 3, 4):
+        assert interrupted(run, tmp_path, rounds=rounds, deal=among("auto")).exists()
+    assert numbers(records.read_record(loop.train(run, tmp_path, deal=among("auto")))) == whole
+
+
+def test_the_command_takes_auto(fedlib, tmp_path):
+    how = ["train", "FedAvg", "--data", "tiny_digits", "--rounds", "1", "--set", "net=linear", "--out", tmp_path]
+    assert fedlib(*how, "--cores", "auto")[0] == 0
+    code, _, said = fedlib(*how, "--cores", "many")
+    assert code == 2 and "'many' is not a valid integer" in said
+    assert "leave --save out" in fedlib(*how, "--seed", "1", "--cores", "auto", "--save")[2]

@@ -99,7 +99,7 @@ def clock(monkeypatch, alone: float, dealt: float):
 
 @pytest.mark.parametrize("name, alone, dealt", [("FedPer", 2, 1), *((name, 1, 2) for name in METHOD_NAMES)])
 def test_a_trial_gives_the_same_whatever_is_faster(name, alone, dealt, tmp_path, monkeypatch):
-    run = small_run(name, participation=0.6, rounds=6, test_every=3)
+    run = small_run(name, participation=0.6, rounds=5, test_every=3)
     one = loop.train(run, tmp_path / "one")
     clock(monkeypatch, alone, dealt)
     made = Simulation(run)

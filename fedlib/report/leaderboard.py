@@ -81,7 +81,7 @@ def grouped(gaps: pd.DataFrame, by) -> pd.DataFrame:
 
 
 class Board:
-    """The methods (rows) of a page on the sets (blocks) that have records; tuned: in the form that their tries chose.
+    """The methods (rows) of a page on the sets (blocks) that have records.
 
     lines    of `measured`, on those sets           means     accuracies: a line for each set, its seeds averaged
     blocks   those sets                             gaps      the same minus FedAvg's, of the methods compared
@@ -90,8 +90,10 @@ class Board:
     unranked {method: why it is not compared}       compared  the other methods
     """
 
-    def __init__(self, page: Page, tuned: bool = False):
-        self.page, self.tuned = page, tuned
+    tuned = False       # are the rows compared as tries have chosen them?
+
+    def __init__(self, page: Page):
+        self.page = page
         self.methods = [name for name in page.rows if not tables.is_tuned(name)]
         self.of_row = {r["name"]: r.get("method", r["name"]) for r in page.table.rows}
         every, rows = self.in_form(measured(page), "method"), self.in_form(page.evidence, "row")
@@ -171,10 +173,10 @@ class Board:
         if self.tuned:
             return []
         rows = {r["name"]: r.get("settings", {}) for r in self.page.table.rows}
-        here, places = stated.defaults(method) | rows[method], {}
+        here, places = stated.defaults(self.of_row[method]) | rows[method], {}
         datasets = {b: self.page.table.blocks[b][self.page.blocks[b]]["data"]["name"] for b in self.blocks}
         for block, dataset in datasets.items():
-            for paper, values in stated.of_set(method, dataset, set(datasets.values())).items():
+            for paper, values in stated.of_set(self.of_row[method], dataset, set(datasets.values())).items():
                 other = ", ".join(f"{k} = {v} (here {here[k]})" for k, v in values.items() if v != here[k])
                 places.setdefault((paper, other), []).append(self.page.titles[block])
         return [f"{paper}'s paper has {other} for {_listed(sets)}" for (paper, other), sets in places.items() if other]
@@ -263,46 +265,6 @@ class Board:
         scores = self.of(block).pivot(index="seed", columns="method", values="accuracy")
         some = [m for m in self.compared if m == control or not kind or nets(self.of_row[m]) == kind]
         return statistics.against(scores[some], control)
-
-    def leads(self, control: str, kind: str) -> pd.DataFrame:
-        """The same on every set: a line for each set and method; first is who leads in the mean of the sets."""
-        found = [self.against(b, control, kind).rename_axis("row").reset_index().assign(dataset=self.page.titles[b])
-                 for b in self.blocks]
-        every = pd.concat(found)
-        place = every.groupby("row")["mean"].mean().sort_values(ascending=False, kind="stable").index
-        return every.set_index("row").loc[place].reset_index()
-
-    def standing(self, control: str, kind: str) -> Markdown:
-        """Who differs from the control for sure: on each set, and on all. A row that still moves is not counted."""
-        lines, sides = [], {1: [], -1: []}
-        for block, title in zip(self.blocks, self.names, strict=True):
-            found, rows = self.against(block, control, kind), self.evidence[self.evidence.block == block]
-            moving = [m for m in rows.row[rows.rise.abs() > STILL] if m in found.index or m == control]
-            firm = found[(found.holm < 1 - LEVEL) & ~found.index.isin(moving)] if control not in moving else found[:0]
-            for sign, side in sides.items():
-                side.append(firm[sign * firm["mean"] > 0].sort_values("mean", ascending=sign < 0))
-            said = ["; ".join(f"{m} {r['mean']:+.1f} ± {r.half:.1f}" for m, r in side[-1].iterrows()) or "none"
-                    for side in sides.values()]
-            lines.append(f"**{title}**, {control} {self.means.loc[title, control]:.1f} %: above it for sure {said[0]}. "
-                         f"Below it: {said[1]}. Undecided: {len(found) - len(firm)} of {len(found)}" + (
-                             f", {len(moving)} of which still move: {', '.join(moving)}." if moving else "."))
-        above, below = (", ".join(m for m in side[0].index if all(m in s.index for s in side)) or "none"
-                        for side in sides.values()) if lines else ("", "")
-        every = [f"**On all {len(lines)} sets** above {control} for sure: {above}; below it: {below}."]
-        return text.lines(lines + every if lines else [])
-
-    def changed_by_tuning(self, given: "Board") -> Markdown:
-        """On each set: how many rows tuning changed, what that brought on test images, and what it did to the order."""
-        lines = []
-        for block, title in zip(self.blocks, self.names, strict=True):
-            both = pd.DataFrame({"given": given.heights(block), "tuned": self.heights(block)}).dropna()
-            gain = (both.tuned - both.given)[both.tuned != both.given].sort_values()
-            if len(gain):
-                ends = f"from {gain.iloc[0]:+.1f} ({gain.index[0]}) to {gain.iloc[-1]:+.1f} ({gain.index[-1]})"
-                lines.append(f"**{title}**: other settings than given for {len(gain)} of {len(both)} rows. On test "
-                             f"images these change by {gain.median():+.1f} points in the median, {ends}. The orders of "
-                             f"all rows before and after agree to τ = {order(both.given, both.tuned)}.")
-        return text.lines(lines)
 
     def table(self, block: str, **more) -> pd.DataFrame:
         """`leaders` of a set with the differences from FedAvg and the marks of each row; unranked rows follow, then the

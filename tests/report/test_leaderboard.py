@@ -31,7 +31,8 @@ def small(evidence=(), **attributes):
                                                        {"name": "FedProx"}], blocks=blocks))
     made = object.__new__(leaderboard.Board)
     columns = ["block", "row", "n", "learned", "rise", "loss", "diverged", "tuned"]
-    vars(made).update({"page": page, "tuned": False, "blocks": ["a", "b"], "names": ["A", "B"],
+    vars(made).update({"page": page, "of_row": {"I2PFL": "I2PFL", "FedProx": "FedProx"},
+                       "blocks": ["a", "b"], "names": ["A", "B"],
                        "evidence": pd.DataFrame(evidence, columns=columns)} | attributes)
     return made
 
@@ -244,58 +245,3 @@ def test_the_solutions_of_the_exercises(board, found):
     four, eight, many = (statistics.least_difference(1.0, n) for n in (4, 8, 32))
     assert four / eight > 2 ** 0.5 and many / eight == pytest.approx(0.5, abs=0.07)
     assert [round(stats.t.ppf(0.975, n - 1), 2) for n in (4, 8)] == [3.18, 2.36]
-
-
-# in the form that tuning chose, by hand
-
-def tuned_board(**gaps):
-    """Two sets, five seeds: FedAvg 60 %, Local 70 %, others so far above FedAvg on A and B. FedProx moves on B."""
-    noise = [-0.4, -0.2, 0.0, 0.2, 0.4]
-    gaps = {"FedAvg": (0, 0), "Local": (10, 10)} | gaps
-    lines = pd.DataFrame([(b, m, s, 60 + gap[k] + noise[(s + i) % 5] * (m != "FedAvg"))
-                          for k, b in enumerate("ab") for i, (m, gap) in enumerate(gaps.items()) for s in range(5)],
-                         columns=["block", "method", "seed", "accuracy"])
-    rise = [(b, m, 3.0 if (b, m) == ("b", "FedProx") else 0.0) for b in "ab" for m in gaps]
-    made = small(evidence=(), tuned=True, lines=lines, compared=list(gaps), of_row={m: m for m in gaps})
-    made.evidence = pd.DataFrame(rise, columns=["block", "row", "rise"])
-    vars(made)["means"] = lines.pivot_table(index="block", columns="method", values="accuracy").set_axis(["A", "B"])
-    return made
-
-
-def test_who_stands_above_the_control_for_sure():
-    board = tuned_board(FedPer=(20, 20), FedNova=(5, 4), FedProx=(3, 3), MOON=(0.1, -0.1), FedLC=(-2, -2))
-    said = board.standing("FedAvg", "with one net").data.splitlines()
-    assert said[0] == ("- **A**, FedAvg 60.0 %: above it for sure FedNova +5.0 ± 0.4; FedProx +3.0 ± 0.4. Below it: "
-                       "FedLC -2.0 ± 0.4. Undecided: 1 of 4.")
-    assert "above it for sure FedNova +4.0 ± 0.4. Below it: FedLC" in said[1]
-    assert said[1].endswith("Undecided: 2 of 4, 1 of which still move: FedProx.")
-    assert said[2] == "- **On all 2 sets** above FedAvg for sure: FedNova; below it: FedLC."
-    own = board.standing("Local", "with personal nets").data       # its own kind is Local's and FedPer's
-    assert "above it for sure FedPer +10.0 ± " in own and "FedNova" not in own
-
-
-def test_where_the_control_moves_nobody_is_above_it():
-    board = tuned_board(FedNova=(5, 4))
-    board.evidence.loc[board.evidence.row == "FedAvg", "rise"] = 2.0
-    said = board.standing("FedAvg", "with one net").data
-    assert "for sure none" in said and "still move: FedAvg" in said and "FedNova" not in said
-
-
-def test_leads_are_ordered_by_their_mean_over_the_sets():
-    leads = tuned_board(FedNova=(5, 4), FedProx=(9, 1), MOON=(0, 0)).leads("FedAvg", "with one net")
-    assert list(leads.row.unique()) == ["FedProx", "FedNova", "MOON"] and list(leads.dataset[:2]) == ["A", "B"]
-    assert leads["mean"][0] == pytest.approx(9) and {"half", "holm", "n"} <= set(leads)
-
-
-def test_what_tuning_changed():
-    given, tuned = tuned_board(FedProx=(1, 1), MOON=(0, 0)), tuned_board(FedProx=(4, 3), MOON=(0, 0))
-    said = tuned.changed_by_tuning(given).data.splitlines()
-    assert said[0].startswith("- **A**: other settings than given for 1 of 4 rows. On test images these change by +3.0 "
-                              "points in the median, from +3.0 (FedProx) to +3.0 (FedProx). The orders ")
-
-
-def test_a_tuned_board_has_tuned_rows_under_the_names_of_the_rows_as_given():
-    lines = pd.DataFrame({"method": ["FedAvg", "FedAvg, tuned", "Local"], "accuracy": [1.0, 2.0, 3.0]})
-    assert small(tuned=True).in_form(lines, "method").values.tolist() == [["FedAvg", 2.0]]
-    assert small().in_form(lines, "method").accuracy.tolist() == [1.0, 3.0]
-    assert small(FINE, tuned=True).for_other_data("I2PFL") == []        # its settings were chosen on these sets

@@ -34,9 +34,8 @@ class TunedBoard(Board):
             said = ["; ".join(f"{m} {r['mean']:+.1f} ± {r.half:.1f}" for m, r in side[-1].iterrows()) or "none"
                     for side in sides.values()]
             lines.append(f"**{title}**, {control} {self.means.loc[title, control]:.1f} %: above it for sure {said[0]}. "
-                         f"Below it: {said[1]}. Undecided: {len(found) - len(firm)} of {len(found)}; each interval "
-                         f"taken alone, {(found['mean'] > found.half).sum()} are above and "
-                         f"{(-found['mean'] > found.half).sum()} below." + (
+                         f"Below it: {said[1]}. Undecided: {len(found) - len(firm)} of {len(found)}; each interval alone: "
+                         f"{(found['mean'] > found.half).sum()} above, {(-found['mean'] > found.half).sum()} below." + (
                              f" Still moving: {', '.join(moving)}." if moving else ""))
         above, below = (", ".join(m for m in side[0].index if all(m in s.index for s in side)) or "none"
                         for side in sides.values()) if lines else ("", "")

@@ -26,9 +26,9 @@ def test_who_stands_above_the_control_for_sure():
     board = tuned_board(FedPer=(20, 20), FedNova=(5, 4), FedProx=(3, 3), MOON=(0.1, -0.1), FedLC=(-2, -2))
     said = board.standing("FedAvg", ONE).data.splitlines()
     assert said[0] == ("- **A**, FedAvg 60.0 %: above it for sure FedNova +5.0 ± 0.4; FedProx +3.0 ± 0.4. Below it: "
-                       "FedLC -2.0 ± 0.4. Undecided: 1 of 4; each interval taken alone, 2 are above and 1 below.")
+                       "FedLC -2.0 ± 0.4. Undecided: 1 of 4; each interval alone: 2 above, 1 below.")
     assert "above it for sure FedNova +4.0 ± 0.4. Below it: FedLC" in said[1]
-    assert said[1].endswith("2 of 4; each interval taken alone, 2 are above and 1 below. Still moving: FedProx.")
+    assert said[1].endswith("2 of 4; each interval alone: 2 above, 1 below. Still moving: FedProx.")
     assert said[2] == "- **On all 2 sets** above FedAvg for sure: FedNova; below it: FedLC."
     own = board.standing("Local", OWN).data       # its own kind is Local's and FedPer's
     assert "above it for sure FedPer +10.0 ± " in own and "FedNova" not in own

@@ -33,10 +33,11 @@ class TunedBoard(Board):
                 side.append(firm[sign * firm["mean"] > 0].sort_values("mean", ascending=sign < 0))
             said = ["; ".join(f"{m} {r['mean']:+.1f} ± {r.half:.1f}" for m, r in side[-1].iterrows()) or "none"
                     for side in sides.values()]
+            alone = [(sign * found["mean"] > found.half).sum() for sign in sides]
             lines.append(f"**{title}**, {control} {self.means.loc[title, control]:.1f} %: above it for sure {said[0]}. "
-                         f"Below it: {said[1]}. Undecided: {len(found) - len(firm)} of {len(found)}; each interval alone: "
-                         f"{(found['mean'] > found.half).sum()} above, {(-found['mean'] > found.half).sum()} below." + (
-                             f" Still moving: {', '.join(moving)}." if moving else ""))
+                         f"Below it: {said[1]}. Undecided: {len(found) - len(firm)} of {len(found)}; each interval "
+                         f"alone: {alone[0]} above, {alone[1]} below."
+                         + (f" Still moving: {', '.join(moving)}." if moving else ""))
         above, below = (", ".join(m for m in side[0].index if all(m in s.index for s in side)) or "none"
                         for side in sides.values()) if lines else ("", "")
         every = [f"**On all {len(lines)} sets** above {control} for sure: {above}; below it: {below}."]

@@ -18,7 +18,7 @@ class TunedBoard(Board):
         """`against` a control on every set, a line for each set and method; first is who leads in the sets' mean."""
         found = [self.against(b, control, kind).rename_axis("row").reset_index().assign(dataset=self.page.titles[b])
                  for b in self.blocks]
-        every = pd.concat(found)
+        every = pd.concat(found) if found else pd.DataFrame(columns=["row", "mean", "half", "dataset"])
         place = every.groupby("row")["mean"].mean().sort_values(ascending=False, kind="stable").index
         return every.set_index("row").loc[place].reset_index()
 

@@ -11,8 +11,8 @@ def asked(simulation) -> list[int]:
     order = torch.randperm(len(clients), generator=generator(run.seed, "tested", simulation.number)).tolist()
     for i in order:
         by_domain.setdefault(clients[i].domain, []).append(i)
-    every = run.protocol.cross or simulation.number + 1 >= run.protocol.rounds
-    return sorted(i for some in by_domain.values() for i in some[:None if every else run.protocol.test_clients or None])
+    few = 0 if run.protocol.cross or simulation.number + 1 >= run.protocol.rounds else run.protocol.test_clients
+    return sorted(i for some in by_domain.values() for i in some[:few or None])
 
 
 def measure_round(simulation, said: list, test: bool = True) -> dict:

@@ -23,6 +23,7 @@ def described(device) -> dict:
     return {"fedlib": __version__, "commit": commit(), "torch": torch.__version__,
             "python": platform.python_version(), "device": str(device), "hardware": hardware,
             "threads": torch.get_num_threads(), "deterministic": deterministic(device),
+            **({"graphs": True} if graphs(device) else {}),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
 
 
@@ -43,6 +44,11 @@ def settle(device, tf32: bool = False):
 def deterministic(device) -> bool:
     """Are sums computed in one order? Always on a CPU with a fixed number of threads."""
     return str(device).startswith("cpu") or os.environ.get("FEDLIB_DETERMINISTIC", "1") != "0"
+
+
+def graphs(device) -> bool:
+    """On a GPU where FEDLIB_GRAPHS is 1: passes through a net's body are replayed (fedlib.engine.graphs)."""
+    return str(device).startswith("cuda") and os.environ.get("FEDLIB_GRAPHS") == "1"
 
 
 def slow(precision: str, device) -> str:

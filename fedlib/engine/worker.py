@@ -1,5 +1,6 @@
 """What happens at a client's place: a download, local training, an upload, tests."""
 import copy
+import os
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from fedlib.core import machine
 from fedlib.core.errors import UserError
 from fedlib.core.federation import Client, Federation
 from fedlib.core.params import load_params, snapshot, to_device
+from fedlib.engine import graphs
 from fedlib.engine import stack as stacked
 from fedlib.engine.run import Run
 from fedlib.methods import make
@@ -34,8 +36,11 @@ class Worker:
         self.heads = run.net.head == "own"
         if net is not None:
             net = self.method.equip(net).to(device)
-            if run.protocol.precision == "bf16":    # on processors with bfloat16 units it halves a convolution's time
+            last = run.protocol.precision == "bf16" or os.environ.get("FEDLIB_LAST") == "1"
+            if last:        # on processors with bfloat16 units it halves a convolution's time
                 net.to(memory_format=torch.channels_last)
+            if self.method.replayable and machine.graphs(device):
+                graphs.Replayed(net.body)
             self.take(net)
         self.stays = like.stays if like else [k for k, v in net.state_dict().items()
                                               if k in self.method.stays(net) and v.is_floating_point()]

@@ -87,7 +87,7 @@ class FedAvg:
     protocol: ClassVar[Protocol] = Protocol()         # set by `make`
     seed, classes, domains = 0, [], []                # the run's, and the names of both; set by the loop
     measured: ClassVar[dict] = {}                     # what the server says of a round: numbers for the record
-    stackable, at_once = True, 1024                   # may steps be computed together? samples of a test batch
+    stackable, replayable, at_once = True, True, 1024     # may steps be computed together, or be graphs? a test batch
 
     @property
     def personal(self) -> bool:

@@ -34,6 +34,7 @@ class FedDG(FedAvg):
     presets = {"released": dict(r=0, whole=True)}
     least = dict(bank=1)
     stackable = False                    # images of others are drawn step by step
+    replayable = False                   # a pass has two ways back
 
     def setup(self, net):
         super().setup(net)

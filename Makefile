@@ -85,11 +85,12 @@ compare-speed: $(OTHERS) ## whole runs beside a plain loop and other systems, ea
 PIECE ?= 8m
 RUNS ?= 10
 KNOWN := results/mini_digits/FedAvg-*.json
-gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, count launches and waits, measure it, train tables of the papers; PIECE=8m RUNS=10
+gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, count launches and waits, try graphs, measure it, train tables of the papers; PIECE=8m RUNS=10
 	@$(PY) -m fedlib verify $$(ls $(KNOWN) | head -1) --device cuda
 	@PYTHONPATH=tests:. $(PY) tests/gpu/test_launches.py results
+	@PYTHONPATH=tests:tests/gpu:. $(PY) tests/gpu/test_graphs.py
 	@$(PY) -m fedlib bench --device cuda
-	@$(PY) -m fedlib campaign workflow/gpu.toml --device cuda --jobs $(RUNS) --time-budget $(PIECE)
+	@FEDLIB_GRAPHS=1 $(PY) -m fedlib campaign workflow/gpu.toml --device cuda --jobs $(RUNS) --time-budget $(PIECE)
 	@$(PY) -m fedlib status workflow/gpu.toml
 
 # More of Snakemake's options: make batch ... ARGS="-n"

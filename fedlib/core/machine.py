@@ -51,6 +51,13 @@ def graphs(device) -> bool:
     return str(device).startswith("cuda") and os.environ.get("FEDLIB_GRAPHS") == "1"
 
 
+def channels_last(precision: str, device) -> bool:
+    """Where channels beside each other make convolutions faster: in bfloat16, half the time on processors that have it,
+    and in TF32 on a GPU, with graphs three quarters of the time.
+    """
+    return precision == "bf16" or precision == "tf32" and str(device).startswith("cuda")
+
+
 def slow(precision: str, device) -> str:
     """A line where the precision costs time instead of saving it, else nothing.
 

@@ -2,8 +2,16 @@
 
 torch records graphs on a real GPU only. Here a recording is played by a stand-in with what is dangerous of one: it has
 one place for its result and one for its slopes, writes over both each time, and does no second backward pass.
+
+    PYTHONPATH=tests:tests/gpu:. python tests/gpu/test_graphs.py
+
+trains every method on a real GPU both ways, and says which numbers differ.
 """
 import copy
+import multiprocessing
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,6 +61,7 @@ def recordings(monkeypatch):
             return Played.apply(recording, x, *params)
         return replay
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", record)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(machine, "graphs", lambda device: True)
     monkeypatch.setattr(graphs, "SEEN", 2)
     return made
@@ -90,6 +99,14 @@ def test_two_passes_before_one_way_back_have_a_place_each(body, recordings):
     (one + other).sum().backward()
     body(x).sum().backward()
     assert recordings[0]["replays"] == 3
+
+
+def test_nothing_is_recorded_while_a_pass_waits(body, recordings):
+    """Its slopes would be collected on another stream than those of the recording."""
+    x = torch.rand(4, 3, 28, 28)
+    for _ in range(3):
+        (body(x) + body(x)).sum().backward()
+    assert [r["replays"] for r in recordings] == [2]
 
 
 def test_other_entries_are_not_replayed(body, recordings):
@@ -130,3 +147,30 @@ def test_what_cannot_be_recorded_is_computed_as_ever(body, monkeypatch):
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", refuse)
     x = torch.rand(4, 3, 28, 28)
     assert all(torch.equal(body(x), type(body).forward(body, x)) for _ in range(4))
+
+
+def both_ways(name: str) -> tuple:
+    """(method, were the numbers equal, how many recordings were made): two rounds on a GPU, plain and as graphs."""
+    made, record = [], graphs.Replayed.recorded
+    graphs.SEEN = 2
+    graphs.Replayed.recorded = lambda self, x: made.append(record(self, x)) or made[-1]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = []
+            for switch in "01":
+                os.environ["FEDLIB_GRAPHS"] = switch
+                found.append(result(tiny(name, epochs=2), Path(folder) / switch, device="cuda"))
+        return name, found[0] == found[1], sum(m is not None for m in made)
+    except Exception as error:
+        return name, f"{type(error).__name__}: {error}", 0
+    finally:
+        graphs.Replayed.recorded = record
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        ends = pool.map(both_ways, METHOD_NAMES, chunksize=1)
+    print(*(f"{name}: {same or 'other numbers'}" for name, same, _ in ends if same is not True),
+          f"{sum(same is True for _, same, _ in ends)} of {len(ends)} methods have equal numbers, "
+          f"{sum(made > 0 for *_, made in ends)} of them with graphs", sep="\n")
+    raise SystemExit(any(same is False for _, same, _ in ends))

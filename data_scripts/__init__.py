@@ -4,6 +4,8 @@ Installed as fedlib.readers, and imported under that name. A reader is a module,
 `fedlib.datasets.registry`.
 """
 READERS = {     # name -> module[:object], in the order in which they are listed
+    "mini_digits": "mini_digits",
+    "mini_reviews": "mini_reviews",
     "digits": "digits",
     "rendered_digits": "rendered_digits",
     "office_caltech": "office_caltech",

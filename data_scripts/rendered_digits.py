@@ -10,8 +10,8 @@ from PIL import Image, ImageFilter
 
 from fedlib.core.errors import UserError
 from fedlib.core.seeds import key
-from fedlib.datasets import mini_digits
 from fedlib.datasets.prepare import TEST, TRAIN
+from fedlib.readers import mini_digits
 from fedlib.readers.image_folder import room
 
 NAME = "rendered_digits"

@@ -1,7 +1,8 @@
 """A small part of mini_digits, so that a test may train many times: per class 5 train, 2 val and 3 test images."""
 import torch
 
-from fedlib.datasets import mini_digits, prepare
+from fedlib.datasets import prepare
+from fedlib.readers import mini_digits
 
 NAME, TITLE, CLASSES, DOMAINS, SIZES = "tiny_digits", "Tiny digits", mini_digits.CLASSES, mini_digits.DOMAINS, (28,)
 BUILT_IN = True

@@ -1,7 +1,8 @@
 """tiny_digits as features: the mean grey of 4 x 4 pixels, 49 numbers an image."""
 import torch
 
-from fedlib.datasets import mini_digits, prepare
+from fedlib.datasets import prepare
+from fedlib.readers import mini_digits
 
 NAME, TITLE, KIND = "tiny_features", "Tiny digits, as features", "features"
 CLASSES, DOMAINS, SIZES = mini_digits.CLASSES, mini_digits.DOMAINS, (49,)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedlib.core.seeds import generator
 from fedlib.datasets import prepare
-from fedlib.datasets.mini_digits import DOMAINS
+from fedlib.datasets.registry import reader_of
 from fedlib.models import class_heads
 from fedlib.models.encoders import resized
 from fedlib.models.mini_clip import CONTEXT, FILE, MODE, SEED, SIDE, TABLE, drawn_rows, tokenizer, untrained
 
-TEMPLATES = {d: class_heads.templates()[d] for d in DOMAINS}
+TEMPLATES = {d: class_heads.templates()[d] for d in reader_of("mini_digits").DOMAINS}
 STEPS, BATCH, RATE, DECAY = 700, 128, 3e-3, 0.05
 EVEN = 0.5          # a domain of n images is drawn as often as n^(1 - EVEN) says: 0 by its images, 1 as all others
 LENGTH = 10.0       # mean length of the features of public images, about that of CLIP's ViT-B/32

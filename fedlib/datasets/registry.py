@@ -63,8 +63,7 @@ def shipped() -> dict[str, str]:
         sys.modules["fedlib.readers"] = sys.modules["fedlib"].readers = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["fedlib.readers"])
     readers = importlib.import_module("fedlib.readers").READERS
-    return {name: f"fedlib.datasets.{name}" for name in ("mini_digits", "mini_reviews")} | {
-        name: f"fedlib.readers.{place}" for name, place in readers.items()}
+    return {name: f"fedlib.readers.{place}" for name, place in readers.items()}
 
 
 # name -> a reader, or where it is; other packages name theirs as entry points: NAME = "module:object"

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from fedlib.core.errors import UserError
-from fedlib.datasets import mini_digits
+from fedlib.readers import mini_digits
 
 TRAIN, TEST = 0, 2
 

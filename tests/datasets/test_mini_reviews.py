@@ -7,11 +7,12 @@ from conftest import quiet
 from sklearn.linear_model import LogisticRegression
 
 from fedlib.core.errors import UserError
-from fedlib.datasets import mini_reviews, prepare
+from fedlib.datasets import prepare
 from fedlib.engine import records
 from fedlib.engine.loop import train
 from fedlib.engine.run import plan
 from fedlib.experiments import named_partitions
+from fedlib.readers import mini_reviews
 
 TRAIN, TEST = 0, 2
 ALIKE = {a: b for pair in mini_reviews.OF_TWO for a, b in (pair, pair[::-1])}

@@ -6,9 +6,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fedlib.core.errors import UserError
-from fedlib.datasets import mini_digits, prepare
+from fedlib.datasets import prepare
 from fedlib.datasets.prepare import TEST, TRAIN
-from fedlib.readers import rendered_digits
+from fedlib.readers import mini_digits, rendered_digits
 
 FEW = {"train": 4000, "test": 2000}
 

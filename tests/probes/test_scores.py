@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from conftest import refusal, small_run
 
-from fedlib.datasets import mini_digits, prepare
+from fedlib.datasets import prepare
 from fedlib.datasets.registry import DATASETS
 from fedlib.probes import kept_models, scores
+from fedlib.readers import mini_digits
 
 Y = np.array([0, 0, 0, 1, 1, 1])
 P = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.2, 0.8], [0.4, 0.6], [0.55, 0.45]])

@@ -178,3 +178,8 @@ def _clause(rng, domain: str, noun: int, label: int) -> str:
 
 def _one_of(rng, choices):
     return choices[rng.integers(len(choices))]
+
+
+if __name__ == "__main__":
+    from fedlib.cli import main
+    main("data", NAME)

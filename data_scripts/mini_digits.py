@@ -209,3 +209,8 @@ def _colours(domain: str, n: int, gradient: bool = False) -> tuple[np.ndarray, n
 
 def _pixels(x: np.ndarray) -> np.ndarray:
     return np.rint(x).clip(0, 255).astype(np.uint8)
+
+
+if __name__ == "__main__":
+    from fedlib.cli import main
+    main("data", NAME)

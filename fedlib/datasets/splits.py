@@ -237,6 +237,8 @@ RULES = {
         own_test=0.25),
     "feddtr_pacs": Rule(
         "pooled; each client holds out 20 %", "ours, for FedDTR", feddtr, ("pacs",), own_test=0.2),
+    "own_office": Rule(
+        "pooled; each client holds out 20 %", "ours", feddtr, ("office_caltech",), own_test=0.2),
     "feddtr_digits": Rule(
         "25,000 train and 9,000 test per domain, pooled; each client holds out 25 %; USPS once", "FedDTR, corrected",
         feddtr_digits(), ("digits",), own_test=0.25),

@@ -57,7 +57,8 @@ DRAWN = {"published": "6e0638ce33f1", "mpft": "f0abfdfdc635", "mpft_pacs": "b8ac
          "mpft_office_public": "0000c06e1823", "mpft_pacs_released_public": "38604f9b5da0",
          "feddeap": "83d930b30e27", "fedpall_office": "071de3865748",
          "fedpall_pacs": "071de3865748", "fedpall_digits": "3daa6b7d71e9", "feddtr": "6211943715a8",
-         "feddtr_pacs": "6211943715a8", "feddtr_digits": "ee3e96cf3143", "feddtr_digits_released": "05205d5b649f"}
+         "feddtr_pacs": "6211943715a8", "own_office": "6211943715a8", "feddtr_digits": "ee3e96cf3143",
+         "feddtr_digits_released": "05205d5b649f"}
 
 
 def test_what_a_rule_draws_is_pinned():

@@ -349,7 +349,11 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
     planned = tune.tries(table, profile, blocks, rows, count, seeds)
     if not planned:
         raise UserError(f"{ident} has no rows to tune in profile '{profile}'")
-    code = run_table(ident, profile, planned, results, say=say, **how)
+    try:
+        code = run_table(ident, profile, planned, results, say=say, **how)
+    except loop.Diverged as error:      # the one that was left, in this process: it counts as others that fail
+        say(f"failed: {error}")
+        code = 1
     for place, of in keep_choices(table, profile, planned, results, blocks, rows, count, seeds).items():
         for row, c in of.items():
             changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items()) or "as it is given"

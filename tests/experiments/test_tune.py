@@ -5,7 +5,7 @@ import pytest
 import small_paper
 
 from fedlib.core.errors import UserError
-from fedlib.engine import records
+from fedlib.engine import loop, records
 from fedlib.experiments import batch, tables, tune
 from fedlib.experiments.claims import judge_claims
 from fedlib.experiments.results import results_folder
@@ -171,6 +171,20 @@ def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small
     given, other = (sum(v) / len(v) for v in last)
     assert kept["accuracy"] == pytest.approx(max(given, other), abs=1e-3) and kept["tries"] == 2
     assert kept["given"] == pytest.approx(given, abs=1e-3)
+
+
+def test_one_try_that_is_left_and_diverges_does_not_keep_the_choice_back(small, monkeypatch):
+    table = load()
+    *done, last = tune.tries(table, "mini", rows=["FedAvg"], count=3, seeds=(100,))
+    small_paper.fill(small, done, lambda p: 70.0 if p.run.protocol.lr == 0.015 else 60.0)
+
+    def diverge(run, *args, **how):
+        raise loop.Diverged("the loss is not finite")
+    monkeypatch.setattr(loop, "train", diverge)
+    said = []
+    assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3, seeds=(100,), say=said.append) == 1
+    assert said[-2:] == ["failed: the loss is not finite",
+                         "b.mini: FedAvg: lr = 0.015; 70.00 % on validation samples, 60.00 as given"]
 
 
 def test_no_row_may_have_the_name_of_a_tuned_form(tmp_path, monkeypatch):

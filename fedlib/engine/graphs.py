@@ -36,7 +36,7 @@ class Replayed:
         now = [*self.body.parameters(), *self.body.buffers()]
         self.entries = self.entries or now
         key = (x.shape, x.stride(), *(v.requires_grad for v in now))
-        if not any(key[2:]) or any(a is not b for a, b in zip(now, self.entries, strict=True)):
+        if not any(key[2:]) or [*map(id, now)] != [*map(id, self.entries)]:
             return self.plain(x)
         self.seen[key] += 1
         if self.seen[key] >= SEEN and key not in self.graphs and not self.waiting:

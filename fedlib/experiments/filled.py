@@ -88,6 +88,13 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
     return pd.DataFrame(lines + averages, columns=columns)
 
 
+def sound(table: Table, profile: str, results: Path, seeds=None, when="") -> pd.DataFrame:
+    """`values` without the rows of which a seed diverged on the way: the other seeds would flatter them."""
+    found = values(table, profile, results, seeds=seeds, when=when)
+    lost = fallen(table, profile, results, seeds, when)
+    return found[[place not in lost for place in zip(found.block, found.row)]]
+
+
 def constants(table: Table, profile: str, results: Path, seeds=None, when="") -> pd.DataFrame:
     """`values` of the constant answers, in their one round."""
     return values(table, profile, results, "last", seeds, when, table.references(profile, seeds))

@@ -77,7 +77,7 @@ class Page:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        return self._each(filled.values)
+        return self._each(filled.sound)
 
     @cached_property
     def ran(self) -> list[str]:

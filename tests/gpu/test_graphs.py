@@ -71,6 +71,7 @@ def recordings(monkeypatch):
 def test_every_method_gives_the_same_numbers(name, tmp_path, recordings, monkeypatch):
     run = tiny(name, epochs=2)
     replayed = result(run, tmp_path / "graphs")
+    assert name != "FedAvg" or recordings[0]["replays"] > 1
     monkeypatch.setattr(machine, "graphs", lambda device: False)
     assert replayed == result(run, tmp_path / "plain")
 
@@ -149,6 +150,19 @@ def test_what_cannot_be_recorded_is_computed_as_ever(body, monkeypatch):
     assert all(torch.equal(body(x), type(body).forward(body, x)) for _ in range(4))
 
 
+def test_the_switch_is_for_a_gpu_and_the_record_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    for switch, on in (("1", True), ("0", False)):
+        monkeypatch.setenv("FEDLIB_GRAPHS", switch)
+        assert machine.graphs("cuda:1") == on and not machine.graphs("cpu")
+        assert machine.described("cuda:1").get("graphs", False) == on and "graphs" not in machine.described("cpu")
+
+
+def test_channels_lie_beside_each_other_where_that_is_faster():
+    given = [(p, d) for p in ("float32", "tf32", "bf16") for d in ("cpu", "cuda:0")]
+    assert [g for g in given if machine.channels_last(*g)] == [("tf32", "cuda:0"), ("bf16", "cpu"), ("bf16", "cuda:0")]
+
+
 def both_ways(name: str) -> tuple:
     """(method, were the numbers equal, how many recordings were made): two rounds on a GPU, plain and as graphs."""
     made, record = [], graphs.Replayed.recorded
@@ -173,4 +187,4 @@ if __name__ == "__main__":
     print(*(f"{name}: {same or 'other numbers'}" for name, same, _ in ends if same is not True),
           f"{sum(same is True for _, same, _ in ends)} of {len(ends)} methods have equal numbers, "
           f"{sum(made > 0 for *_, made in ends)} of them with graphs", sep="\n")
-    raise SystemExit(any(same is False for _, same, _ in ends))
+    raise SystemExit(any(same is False for _, same, _ in ends) or not any(made for *_, made in ends))

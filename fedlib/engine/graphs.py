@@ -6,6 +6,7 @@ optimiser and all that a method does around them go on as ever.
 """
 import copy
 import warnings
+import weakref
 from collections import Counter
 
 import torch
@@ -23,17 +24,22 @@ class Replayed:
     """
 
     def __init__(self, body: nn.Module):
-        self.body, self.plain, self.entries = body, body.forward, []
+        self.body, self.entries = weakref.ref(body), []     # a copy ends with its last user, and its memory with it
         self.seen, self.graphs, self.waiting = Counter(), {}, set()
         body.forward = self
 
     def __deepcopy__(self, memo):
-        return Replayed(copy.deepcopy(self.body, memo))     # the body's copy, which is in the memo already
+        return Replayed(copy.deepcopy(self.body(), memo))       # the body's copy, which is in the memo already
+
+    def plain(self, *x):
+        """The body's own forward."""
+        return type(self.body()).forward(self.body(), *x)
 
     def __call__(self, x, *more):
-        if more or x.requires_grad or not (self.body.training and torch.is_grad_enabled()):
+        body = self.body()
+        if more or x.requires_grad or not (body.training and torch.is_grad_enabled()):
             return self.plain(x, *more)
-        now = [*self.body.parameters(), *self.body.buffers()]
+        now = [*body.parameters(), *body.buffers()]
         self.entries = self.entries or now
         key = (x.shape, x.stride(), *(v.requires_grad for v in now))
         if not any(key[2:]) or [*map(id, now)] != [*map(id, self.entries)]:
@@ -50,7 +56,7 @@ class Replayed:
 
     def recorded(self, x):
         """The body for batches like x; None where something in it cannot be recorded. Its statistics stay."""
-        kept, stream = [b.clone() for b in self.body.buffers()], torch.cuda.current_stream(x.device)
+        kept, stream = [b.clone() for b in self.body().buffers()], torch.cuda.current_stream(x.device)
         warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")      # torch waits for it by itself
         try:
             with torch.cuda.stream(stream):     # a recording that fails leaves another one behind
@@ -58,7 +64,7 @@ class Replayed:
         except RuntimeError:
             return None
         finally:
-            for b, value in zip(self.body.buffers(), kept, strict=True):
+            for b, value in zip(self.body().buffers(), kept, strict=True):
                 b.data.copy_(value)     # a pass on its way may have noted which version it saw
 
 
@@ -67,7 +73,7 @@ class Pass(nn.Module):
 
     def __init__(self, replayed: Replayed):
         super().__init__()
-        self.body, self.plain = replayed.body, replayed.plain
+        self.body, self.plain = replayed.body(), replayed.plain
 
     def forward(self, x):
         return self.plain(x)

@@ -8,9 +8,11 @@ one place for its result and one for its slopes, writes over both each time, and
 trains every method on a real GPU both ways, and says which numbers differ.
 """
 import copy
+import gc
 import multiprocessing
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 import pytest
@@ -123,12 +125,22 @@ def test_other_entries_are_not_replayed(body, recordings):
     with torch.no_grad():
         for p in twin.parameters():
             p.zero_()
-    assert not twin(x).any() and twin.forward.body is twin
+    assert not twin(x).any() and twin.forward.body() is twin
     with torch.no_grad():
         assert torch.equal(body(x), type(body).forward(body, x))
     assert body(x.clone().requires_grad_()).requires_grad and recordings[0]["replays"] == 1
     body.requires_grad_(False)
     assert not body(x).requires_grad and len(recordings) == 1
+
+
+def test_a_copy_ends_with_its_last_user(body):
+    """MOON makes two for each client and round; on an H200 its record has 2.9 GB where FedAvg has 0.5."""
+    gc.disable()
+    try:
+        twin = weakref.ref(copy.deepcopy(body))
+        assert twin() is None
+    finally:
+        gc.enable()
 
 
 def test_statistics_are_not_moved_by_recording(recordings):

@@ -102,7 +102,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """One line for each row and try of a block: block, row, number, lr, weight, n, accuracy (%, on validation samples),
     gain (points).
 
-    accuracy: the mean over domains and seeds, by the table's rule; nan where no seed has a record. n: runs. gain: over
+    accuracy: the mean over domains and seeds, by the table's rule; nan where another try of the row has more records,
+    since what diverges with some seeds must not be judged by the others. n: runs. gain: over
     the row as it is given, with the seed (and the domain left out) where it is the least. by: the column that counts in
     a table of transfer.
     """
@@ -121,16 +122,19 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
             value = rules.select(record, table.select)
             accuracy = value[by] if table.transfer else sum(value.values()) / len(value)
             line["values"][p.seed, p.run.data.unseen] = accuracy
-    made = []
+    made, most = [], {}
+    for (b, r, _), line in lines.items():
+        most[b, r] = max(most.get((b, r), 0), len(line["values"]))
     for (b, r, n), line in lines.items():
         own, given = (pd.Series(x["values"], dtype=float) for x in (line, lines[b, r, 0]))
         made.append({"block": b, "row": r, "number": n, "lr": line["lr"], "weight": line["weight"], "n": len(own),
-                     "accuracy": own.mean(), "gain": (own - given).min()})
+                     "accuracy": own.mean() if len(own) == most[b, r] else float("nan"), "gain": (own - given).min()})
     return pd.DataFrame(made, columns=["block", "row", "number", "lr", "weight", "n", "accuracy", "gain"])
 
 
 def best(part: pd.DataFrame):
-    """The line of `scores` that wins among the tries of one row, those with records."""
+    """The line of `scores` that wins among the tries of one row, those with an accuracy."""
+    part = part.dropna(subset="accuracy")
     given = part[part.number == 0]
     if len(given):
         part = part[(part.number == 0) | (part.gain > 0) & (part.accuracy - given.accuracy.iloc[0] >= WORTH)]
@@ -141,7 +145,7 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
 
     A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
-    accuracy: of the best try; given: of the row as it is. A table of transfer chooses by ood, and its `ind` is what ind
+    accuracy: of the best try; given: of the row as it is, 0 where it has none. A table of transfer chooses by ood, and its `ind` is what ind
     would choose: a net of one's own is a little worse at home where it is best abroad.
     """
     how, made = (table, profile, results, blocks, rows, count, seeds), {}

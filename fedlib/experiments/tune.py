@@ -145,8 +145,8 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
 
     A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
-    accuracy: of the best try; given: of the row as it is, 0 where it has none. A table of transfer chooses by ood, and its `ind` is what ind
-    would choose: a net of one's own is a little worse at home where it is best abroad.
+    accuracy: of the best try; given: of the row as it is, 0 where it has none. A table of transfer chooses by ood, and its
+    `ind` is what ind would choose: a net of one's own is a little worse at home where it is best abroad.
     """
     how, made = (table, profile, results, blocks, rows, count, seeds), {}
     at_home = dict(list(scores(*how, tables.IND).groupby(["block", "row"]))) if table.transfer else {}

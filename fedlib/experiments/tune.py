@@ -103,9 +103,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     gain (points).
 
     accuracy: the mean over domains and seeds, by the table's rule; nan where another try of the row has more records,
-    since what diverges with some seeds must not be judged by the others. n: runs. gain: over
-    the row as it is given, with the seed (and the domain left out) where it is the least. by: the column that counts in
-    a table of transfer.
+    since what diverges with some seeds must not be judged by the others. n: runs. gain: over the row as it is given,
+    with the seed (and the domain left out) where it is the least. by: the column that counts in a table of transfer.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
     of = {(p.block, p.row, p.run.digest): record for p, record in filled.records_of(table, profile, results,
@@ -122,9 +121,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
             value = rules.select(record, table.select)
             accuracy = value[by] if table.transfer else sum(value.values()) / len(value)
             line["values"][p.seed, p.run.data.unseen] = accuracy
-    made, most = [], {}
-    for (b, r, _), line in lines.items():
-        most[b, r] = max(most.get((b, r), 0), len(line["values"]))
+    most = {(b, r): max(len(lines[b, r, n]["values"]) for n in known.values()) for (b, r), known in numbers.items()}
+    made = []
     for (b, r, n), line in lines.items():
         own, given = (pd.Series(x["values"], dtype=float) for x in (line, lines[b, r, 0]))
         made.append({"block": b, "row": r, "number": n, "lr": line["lr"], "weight": line["weight"], "n": len(own),
@@ -145,8 +143,8 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
 
     A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
-    accuracy: of the best try; given: of the row as it is, 0 where it has none. A table of transfer chooses by ood, and its
-    `ind` is what ind would choose: a net of one's own is a little worse at home where it is best abroad.
+    accuracy: of the best try; given: of the row as it is, 0 where it has none. A table of transfer chooses by ood, and
+    its `ind` is what ind would choose: a net of one's own is a little worse at home where it is best abroad.
     """
     how, made = (table, profile, results, blocks, rows, count, seeds), {}
     at_home = dict(list(scores(*how, tables.IND).groupby(["block", "row"]))) if table.transfer else {}

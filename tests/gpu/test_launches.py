@@ -31,8 +31,8 @@ from fedlib.probes.cost import count_passes
 
 TABLE = Path(report.__file__).with_name("launches.json")
 WAITS = {"FACMIC": 2}       # of a step: it draws test images anew in each, and leaves classes out that no image has
-# Launches of a step of twenty clients with CNN4 (457 and 2,360 once). One is a copy of a pooled map: pooling before the ReLU
-# asks for it, and leaves the ReLU a quarter of the numbers.
+# Launches of a step of twenty clients with CNN4 (457 and 2,360 once). One is a copy of a pooled map: pooling before the
+# ReLU asks for it, and leaves the ReLU a quarter of the numbers.
 STACKED = {"FedAvg": 124, "FedProx": 883}
 FEW, MANY = 1, 3            # local epochs
 BATCH = 5

@@ -32,7 +32,7 @@ queue.work(Path(sys.argv[1]), Path(sys.argv[2]), "cpu", None)
 def start(tmp_path, file):
     program = tmp_path / "bare.py"
     program.write_text(BARE)
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "FEDLIB_CHECKPOINT": "every"}
     return subprocess.Popen([sys.executable, str(program), str(file), str(tmp_path / "r")], env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -89,9 +89,14 @@ def made_up(work: Whole) -> Federation:
     return Federation(clients, names, {}, {"digest": "made up", "clients": []})
 
 
+def own_net(run: Run, federation: Federation) -> Net:
+    """The net that a run starts from, as our loop has it."""
+    return build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
+
+
 def first_net(run: Run, federation: Federation) -> Net:
     """The net that a run starts from, written with torch's own layers: a faster pool of ours is for our loop only."""
-    net = build(run.net, 10, tuple(federation.clients[0].train.x.shape[1:]), run.seed)
+    net = own_net(run, federation)
     for layers in list(net.modules()):
         for i in [i for i, layer in enumerate(layers.children()) if isinstance(layer, Halved)]:
             layers[i], layers[i + 1] = torch.nn.MaxPool2d(2), torch.nn.ReLU()
@@ -104,10 +109,10 @@ def ours(run: Run, federation: Federation) -> float:
         return records.read_record(train(run, Path(folder), federation=federation))["rounds"][-1]["acc"]["all"]
 
 
-def plain(run: Run, federation: Federation) -> float:
+def plain(run: Run, federation: Federation, net_of=first_net) -> float:
     """One net that the clients of a round take in turns, and a mean of state dicts: accuracy (%) at the end."""
     p, clients = run.protocol, federation.clients
-    net = first_net(run, federation)
+    net = net_of(run, federation)
     shared, test = {k: v.clone() for k, v in net.state_dict().items()}, clients[0].test
     for number in range(p.rounds):
         states, chosen = [], sample(len(clients), p, run.seed, number)

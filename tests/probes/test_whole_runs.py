@@ -1,5 +1,7 @@
 """Whole runs beside a plain loop: both learn alike, what is kept is read again; learning nothing is no measure."""
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fedlib.models.nets import Halved, build
 from fedlib.probes import whole_runs
 from fedlib.report import costs
 
+ROOT = Path(__file__).parents[2]
 TINY = whole_runs.Whole("tiny", 4, 40, 28, 200, {"net": "linear"},
                         {"rounds": 4, "cohort": 4, "batch": 10, "lr": 0.003, "test_every": 2})
 KEPT = {way: {"seconds": s, "peak_mb": 900, "accuracy": 60.0} for way, s in (("ours", 2.5), ("plain", 2.0))}
@@ -35,6 +38,21 @@ def test_others_get_a_net_of_torchs_own_layers_with_the_same_numbers():
     assert {type(m) for m in net.modules()}.isdisjoint({Halved}) and Halved in {type(m) for m in mine.modules()}
     x = as_input(federation.clients[0].train.x[:4])
     assert torch.equal(net(x), mine(x))
+
+
+@pytest.mark.parametrize("net", ["cnn4", "linear"])
+def test_the_plain_loop_with_our_pool_is_asked_where_the_net_has_one(monkeypatch, net):
+    """And learns to the last bit what the plain loop learns: both draw the same orders."""
+    size = {"width": 4} if net == "cnn4" else {}
+    monkeypatch.setitem(whole_runs.WHOLE, "tiny", TINY._replace(net={"net": net} | size))
+    monkeypatch.setattr(whole_runs, "WAYS", dict(whole_runs.WAYS))
+    script = runpy.run_path(str(ROOT / "workflow/others/plain_with_fedlibs_pool.py"))
+    torch.manual_seed(0)
+    found = script["main"]("tiny")
+    assert (found is None) == (net == "linear")
+    if found:
+        torch.manual_seed(0)
+        assert found["accuracy"] == whole_runs.once("tiny", "plain")["accuracy"] and found["version"]
 
 
 @pytest.mark.parametrize("side", [28, 0])

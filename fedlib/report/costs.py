@@ -123,8 +123,12 @@ def systems(one: dict) -> list[tuple]:
 
 
 def beside(machines: dict):
-    """Seconds of whole runs over the plain loop's, a bar for each system, a panel for each machine that has others."""
-    ratios = {hardware: {one["title"].split(" (")[0]: {system: ratio[0] for system, _, ratio in systems(one)}
+    """Seconds of whole runs over the plain loop's, a bar for each system, a panel for each machine that has others.
+
+    The plain loop with fedlib's pool is no system: it stands in the tables alone.
+    """
+    ratios = {hardware: {one["title"].split(" (")[0]: {system: ratio[0] for system, _, ratio in systems(one)
+                                                       if not system.startswith("plain_")}
                          for one in found["runs"].values()}
               for hardware, found in machines.items() if any(one.get("others") for one in found["runs"].values())}
     rows = list(dict.fromkeys(run for lines in ratios.values() for run in lines))       # a machine may lack some

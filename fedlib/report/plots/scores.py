@@ -338,7 +338,7 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
             ax.axvline(reference, color="black", linewidth=1)
         ax.set_yticks(range(len(rows)), rows)
         ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.set(**{k: words if len(panels) == 1 else textwrap.fill(words, 28)
+        ax.set(**{k: words if len(panels) == 1 else textwrap.fill(words, 56 // len(panels))
                   for k, words in (("title", title), ("xlabel", label))})
         ax.spines[["top", "right"]].set_visible(False)
     legend(figure, *axes[0])

@@ -526,3 +526,8 @@ def test_a_logarithmic_axis_below_a_decade_has_ticks_of_powers_of_two():
         frame = pd.DataFrame({"x": [1, 2], "y": [1.0, high], "kind": "k"})
         ax, = plots.lines(frame, "x", "y", log="y").axes
         assert ("4" in [t.get_text() for t in ax.get_yticklabels()]) == known
+
+
+def test_no_bar_is_left_out_in_silence():
+    with pytest.raises(ValueError, match="6 columns: there are five looks"):
+        plots.lengths({"": pd.DataFrame([range(6)])}, "s")

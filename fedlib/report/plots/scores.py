@@ -321,6 +321,8 @@ def lengths(panels: dict, label: str, stacked: bool = True, reference: float | N
     """
     import matplotlib.pyplot as plt
     rows, several = next(iter(panels.values())).index, max(frame.shape[1] for frame in panels.values())
+    if several > 5:
+        raise ValueError(f"{several} columns: there are five looks")
     height = 0.32 if stacked else 0.17 * several
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH if len(panels) == 1 else 8, 1 + height * len(rows)),
                                 sharey=True, squeeze=False)

@@ -162,7 +162,7 @@ def test_launches_beside_the_profiler(tmp_path):
 
 def test_systems_of_machines_that_measured_different_runs():
     ran = {"title": "a (where)", "ours": {}, "ratio": [1.1, 1, 1.2],
-           "others": {"pfl": {"version": "1", "ratio": [2, 2, 2]}}}
+           "others": {name: {"version": "1", "ratio": [k, k, k]} for name, k in (("pfl", 2), ("plain_with_x", 3))}}
     axes = costs.beside({"A": {"runs": {"a": ran}}, "B": {"runs": {"b": ran | {"title": "b"}, "a": ran}},
                          "C": {"runs": {"a": ran | {"others": {}}}}}).axes
     assert [ax.get_title() for ax in axes] == ["A", "B"]

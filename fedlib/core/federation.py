@@ -182,7 +182,7 @@ def pieces(split: Split, batch: int, augmentation: str, gen: torch.Generator, or
     size = batch * max(1, PIECE["cpu" if device.type == "cpu" else "gpu"] // (batch * split.x[:1].numel() or 1))
     end = count - last if last < min(least, batch, count) else count
     for index, at in zip(every[:end].split(size), home[:end].split(size), strict=True):
-        yield brought(split.x[at], device), split.y[index], draws[index]
+        yield brought(split.x.index_select(0, at), device), split.y[index], draws[index]
 
 
 def prepared(x: Tensor, draws: Tensor, augmentation: str, normal: str) -> Tensor:

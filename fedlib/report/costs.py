@@ -147,7 +147,7 @@ def whole(machines: dict):
             "of the plain loop's": f"{ratio[0]:.2f}",
             "least to most": f"{ratio[1]:.2f} to {ratio[2]:.2f}",
             "memory, MB": f"{how['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
-            "accuracy, %": f"{how['accuracy']:.1f} ({one['plain']['accuracy']:.1f})"}
+            "accuracy, %": f"{how['accuracy']:.1f} ({one['plain']['accuracy']:.1f})", "commit": one["commit"]}
             for one in found["runs"].values() for system, how, ratio in systems(one)])
         text.titled(f"On {hardware}", text.table(frame, words=True, index=False))
     return None if machines else Markdown(NOTHING)

@@ -5,7 +5,6 @@ of classes that can be learned. Other systems are scripts that print what `once`
 workflow/others.
 """
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -30,9 +29,9 @@ from fedlib.engine.run import Run, plan
 from fedlib.models.nets import Halved, Net, build
 from fedlib.probes import bench
 
-PAIRS = 5           # of all ways, in turn
+PAIRS = 5           # of all ways, in turn, at least
+LONG = 60.0         # seconds that each way is timed at least: a process may be half as fast as the one before it
 WARM = 2            # rounds before those that count
-LONG = 10.0         # seconds that are timed at least in a process: a shorter run is repeated, and the least counts
 POINTS = 2.0        # that the accuracies may differ by
 LEARNED = 30.0      # percent, of ten classes
 TESTED = 128        # images at once
@@ -152,53 +151,45 @@ def once(name: str, way: str) -> dict:
     """{"seconds", "peak_mb", "accuracy"} of one way, in this process."""
     run, federation = asked(name)
     WAYS[way](replace(run, protocol=replace(run.protocol, rounds=WARM, test_every=WARM)), federation)
-
-    def timed():
-        start = time.perf_counter()
-        accuracy = WAYS[way](run, federation)
-        return time.perf_counter() - start, accuracy
-
-    seconds, accuracy = least(timed)
-    return {"seconds": seconds, "peak_mb": machine.peak("cpu"), "accuracy": accuracy}
-
-
-def least(timed):
-    """(seconds, what came of it) of `timed`, which gives both, again and again until LONG seconds are over: the least,
-    since whatever else a machine does only adds to them, and what the last one gave.
-    """
-    seconds, spent = math.inf, 0.0
-    while spent < LONG:
-        given = None            # one at a time is in memory
-        took, given = timed()
-        seconds, spent = min(seconds, took), spent + took
-    return seconds, given
+    start = time.perf_counter()
+    accuracy = WAYS[way](run, federation)
+    return {"seconds": time.perf_counter() - start, "peak_mb": machine.peak("cpu"), "accuracy": accuracy}
 
 
 def measure(name: str, pairs: int = PAIRS, others: Path | None = None) -> dict:
-    """All ways in turn: {"title", "ratio": [median, least, most] of ours over plain, "others": {name: likewise with its
-    "version"}, and for each way the medians of seconds, megabytes and accuracy}.
+    """All ways in turn, each beside the plain loop, and those that are not timed for LONG seconds by then in more turns:
+    {"title", "turns", "ratio": [median, least, most] of ours over plain, "others": {name: likewise with its "version"},
+    and for each way the medians of seconds, megabytes and accuracy}.
 
     others: a folder of scripts; one that prints null leaves this workload out. UserError: one learned more than the
     plain loop, or less, or next to nothing.
     """
     commands = {way: ["-m", "fedlib.probes.whole_runs", name, way] for way in WAYS}
     commands |= {path.stem: [str(path), name] for path in sorted(others.glob("*.py") if others else ())}
-    found = []
-    for _ in range(pairs):
-        found.append({way: apart(way, command) for way, command in commands.items()})
-        commands = {way: command for way, command in commands.items() if found[0][way]}
-    medians = {way: {k: round(statistics.median(f[way][k] for f in found), 4) for k in NUMBERS} for way in commands}
-    learned = [medians[way]["accuracy"] for way in commands]
-    if max(learned) - min(learned) > POINTS or min(learned) < LEARNED:
-        raise UserError(f"{name}: the ways learn too little, or differ in it: {medians}")
+    turns, on = {way: [] for way in commands}, set(commands)
+    while on:
+        plain = apart("plain", commands["plain"])
+        for way in [w for w in commands if w in on]:
+            one = plain if way == "plain" else apart(way, commands[way])
+            turns[way].append(one and one | {"ratio": one["seconds"] / plain["seconds"]})
+        on = {w for w in on if turns[w][0] and (len(turns[w]) < pairs or sum(t["seconds"] for t in turns[w]) < LONG)}
+    turns = {way: each for way, each in turns.items() if each[0]}
+
+    def median(way):
+        return {k: round(statistics.median(t[k] for t in turns[way]), 4) for k in NUMBERS}
 
     def ratio(way):
-        each = sorted(f[way]["seconds"] / f["plain"]["seconds"] for f in found)
-        return [round(statistics.median(each), 3), round(each[0], 3), round(each[-1], 3)]
+        each = sorted(t["ratio"] for t in turns[way])
+        return [round(v, 3) for v in (statistics.median(each), each[0], each[-1])]
 
-    return {"title": WHOLE[name].title, "ratio": ratio("ours"), **{way: medians[way] for way in WAYS},
-            "others": {way: medians[way] | {"ratio": ratio(way), "version": found[0][way]["version"]}
-                       for way in commands if way not in WAYS}}
+    medians = {way: median(way) for way in turns}
+    learned = [m["accuracy"] for m in medians.values()]
+    if max(learned) - min(learned) > POINTS or min(learned) < LEARNED:
+        raise UserError(f"{name}: the ways learn too little, or differ in it: {medians}")
+    return {"title": WHOLE[name].title, "turns": len(turns["ours"]), "ratio": ratio("ours"),
+            **{way: medians[way] for way in WAYS},
+            "others": {way: m | {"ratio": ratio(way), "turns": len(turns[way]), "version": turns[way][0]["version"]}
+                       for way, m in medians.items() if way not in WAYS}}
 
 
 def apart(way: str, command: list[str]) -> dict:
@@ -211,7 +202,7 @@ def apart(way: str, command: list[str]) -> dict:
 
 
 def everything(results: Path, only: str = "", say=print, others: Path | None = None) -> Path:
-    """Measure all, or one, on this machine's CPU and keep them with the records, each with its code; returns the path."""
+    """Measure all, or one, on this machine's CPU and keep them with the records, each with its commit. The path."""
     if only:
         pick("whole run", only, WHOLE)
     made = machine.described("cpu")
@@ -232,8 +223,8 @@ def read(results: Path) -> dict[str, dict]:
 def opened(here: Path) -> dict:
     """One measurement. UserError: the file holds something else."""
     way = dict.fromkeys(NUMBERS, float | int)
-    run = {"title": str, "commit": str, "ratio": [float], "ours": way, "plain": way,
-           "others?": {str: way | {"ratio": [float], "version": str}}}
+    run = {"title": str, "commit": str, "turns": int, "ratio": [float], "ours": way, "plain": way,
+           "others?": {str: way | {"ratio": [float], "turns": int, "version": str}}}
     try:
         return schema.check(schema.parsed(here.read_text()), {"made": {"hardware": str}, "runs": {str: run}})
     except (OSError, ValueError) as error:

@@ -145,7 +145,7 @@ def whole(machines: dict):
             "whole run": one["title"], "system": system,
             "seconds": f"{how['seconds']:.1f} ({one['plain']['seconds']:.1f})",
             "of the plain loop's": f"{ratio[0]:.2f}",
-            "least to most": f"{ratio[1]:.2f} to {ratio[2]:.2f}",
+            "least to most": f"{ratio[1]:.2f} to {ratio[2]:.2f}", "turns": how.get("turns", one["turns"]),
             "memory, MB": f"{how['peak_mb']:,.0f} ({one['plain']['peak_mb']:,.0f})",
             "accuracy, %": f"{how['accuracy']:.1f} ({one['plain']['accuracy']:.1f})", "commit": one["commit"]}
             for one in found["runs"].values() for system, how, ratio in systems(one)])

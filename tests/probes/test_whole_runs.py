@@ -21,7 +21,7 @@ KEPT = {way: {"seconds": s, "peak_mb": 900, "accuracy": 60.0} for way, s in (("o
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setitem(whole_runs.WHOLE, "tiny", TINY)
-    monkeypatch.setattr(whole_runs, "LONG", 1e-9)
+    monkeypatch.setattr(whole_runs, "LONG", 0.0)
 
 
 def test_both_ways_learn_as_much(tiny):
@@ -30,14 +30,6 @@ def test_both_ways_learn_as_much(tiny):
     assert min(f["accuracy"] for f in found.values()) > 60
     assert abs(found["ours"]["accuracy"] - found["plain"]["accuracy"]) < 5
     assert all(f["seconds"] > 0 and f["peak_mb"] > 100 for f in found.values())
-
-
-def test_the_least_of_a_short_run_counts(monkeypatch):
-    """What disturbed it once is not in it; a long one is timed once."""
-    monkeypatch.setattr(whole_runs, "LONG", 9.0)
-    turns = iter([(4.0, "first"), (2.0, "second"), (3.5, "third"), (9.0, "long")])
-    assert whole_runs.least(lambda: next(turns)) == (2.0, "third")
-    assert whole_runs.least(lambda: next(turns)) == (9.0, "long") and not list(turns)
 
 
 def test_others_get_a_net_of_torchs_own_layers_with_the_same_numbers():
@@ -55,7 +47,6 @@ def test_the_plain_loop_with_our_pool_is_asked_where_the_net_has_one(monkeypatch
     size = {"width": 4} if net == "cnn4" else {}
     monkeypatch.setitem(whole_runs.WHOLE, "tiny", TINY._replace(net={"net": net} | size))
     monkeypatch.setattr(whole_runs, "WAYS", dict(whole_runs.WAYS))
-    monkeypatch.setattr(whole_runs, "LONG", 1e-9)
     script = runpy.run_path(str(ROOT / "workflow/others/plain_with_fedlibs_pool.py"))
     torch.manual_seed(0)
     found = script["main"]("tiny")
@@ -84,11 +75,23 @@ def test_a_run_that_learns_nothing_is_no_measure(tiny, monkeypatch, tmp_path):
     (tmp_path / "theirs.py").touch()
     values = iter([60.0, 61.0, None] + [60.0, 61.0] * (whole_runs.PAIRS - 1))
     found = whole_runs.measure("tiny", others=tmp_path)
-    assert found["ratio"] == [1.0, 1.0, 1.0] and not found["others"] and not list(values)
+    assert found["ratio"] == [1.0, 1.0, 1.0] and not found["others"] and not list(values) and found["turns"] == 5
     for pair in ([11.0, 10.0], [60.0, 50.0]):
         values = iter(pair * whole_runs.PAIRS)
         with pytest.raises(UserError, match="learn too little, or differ in it"):
             whole_runs.measure("tiny")
+
+
+def test_a_short_run_has_more_turns_and_the_plain_loop_with_it(tiny, monkeypatch, tmp_path):
+    """Theirs takes four times as long, so that five turns are enough; each turn has a ratio of its own."""
+    taken = {"plain": 2.0, "ours": 2.0, "theirs": 8.0}
+    monkeypatch.setattr(whole_runs, "LONG", 30.0)
+    monkeypatch.setattr(whole_runs, "apart", lambda way, command: {
+        "seconds": taken[way], "peak_mb": 500, "accuracy": 60.0, "version": "1.0"})
+    (tmp_path / "theirs.py").touch()
+    found = whole_runs.measure("tiny", others=tmp_path)
+    assert found["turns"] == 15 and found["others"]["theirs"]["turns"] == 5
+    assert found["others"]["theirs"]["ratio"] == [4.0, 4.0, 4.0] and found["ratio"] == [1.0, 1.0, 1.0]
 
 
 def test_another_system_runs_in_its_own_process_with_its_own_packages(tmp_path):
@@ -104,9 +107,9 @@ def test_another_system_runs_in_its_own_process_with_its_own_packages(tmp_path):
 
 
 def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
-    other = {"theirs": KEPT["plain"] | {"ratio": [3.0, 2.9, 3.1], "version": "1.0"}}
+    other = {"theirs": KEPT["plain"] | {"ratio": [3.0, 2.9, 3.1], "turns": 5, "version": "1.0"}}
     monkeypatch.setattr(whole_runs, "measure", lambda name, others: {
-        "title": name, "ratio": [1.25, 1.2, 1.4], **KEPT, "others": other if name == "users" else {}})
+        "title": name, "turns": 9, "ratio": [1.25, 1.2, 1.4], **KEPT, "others": other if name == "users" else {}})
     said = []
     here = whole_runs.everything(tmp_path, say=said.append)
     assert said == [f"» {name}" for name in whole_runs.WHOLE] and here.suffix == ".whole"
@@ -121,6 +124,7 @@ def test_what_was_measured_is_kept_read_and_shown(tiny, monkeypatch, tmp_path):
     title, table = shown[0].data, shown[1].data
     assert title == f"**On {hardware}**"
     assert table["of the plain loop's"].tolist() == ["1.25", "3.00"] + ["1.25"] * len(lines)
+    assert table.turns.tolist()[:2] == [9, 5]
     assert table["memory, MB"][0] == "900 (900)" and table.system[:2].tolist() == ["fedlib", "theirs 1.0"]
     bars = costs.beside({hardware: found}).axes[0]
     assert [t.get_text() for t in bars.get_yticklabels()][0] == "users"

@@ -16,7 +16,7 @@ import torch
 
 from fedlib.core import machine
 from fedlib.core.federation import as_input
-from fedlib.probes.whole_runs import INSTALLED, WARM, asked, first_net, least
+from fedlib.probes.whole_runs import INSTALLED, WARM, asked, first_net
 
 CODE = (INSTALLED / "fl_bench" / "code").resolve()
 sys.path.insert(0, str(CODE))
@@ -90,7 +90,7 @@ def main(name: str) -> dict | None:
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:
         HydraConfig.instance().cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": folder}}})
         trained(run, federation, images, WARM, WARM)
-        seconds, server = least(lambda: trained(run, federation, images, run.protocol.rounds, run.protocol.test_every))
+        seconds, server = trained(run, federation, images, run.protocol.rounds, run.protocol.test_every)
     tested = server.test_results[run.protocol.rounds]["centralized"]["after"]["test"]
     return {"seconds": seconds, "peak_mb": machine.peak("cpu"), "accuracy": float(tested.accuracy),
             "version": (CODE / ".git" / "HEAD").read_text()[:7]}

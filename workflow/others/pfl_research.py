@@ -23,7 +23,7 @@ from torch import nn
 
 from fedlib.core import machine
 from fedlib.core.federation import as_input
-from fedlib.probes.whole_runs import TESTED, WARM, asked, first_net, least
+from fedlib.probes.whole_runs import TESTED, WARM, asked, first_net
 
 NEVER = float("nan")        # users are not tested before and after their training, only the shared net is
 
@@ -51,8 +51,8 @@ def shuffled(client) -> PyTorchTensorDataset:
     return PyTorchTensorDataset((client.train.x[order], client.train.y[order]), user_id=client.id)
 
 
-def trained(run, federation, rounds: int, test_every: int) -> tuple[float, Net]:
-    """Seconds of so many rounds, and the net after them."""
+def trained(run, federation, rounds: int, test_every: int) -> tuple[Net, float]:
+    """The net after so many rounds, and seconds."""
     clients, p = federation.clients, run.protocol
     net = Net(first_net(run, federation))
     users = FederatedDataset(lambda i: shuffled(clients[i]),
@@ -68,13 +68,13 @@ def trained(run, federation, rounds: int, test_every: int) -> tuple[float, Net]:
         NNAlgorithmParams(central_num_iterations=rounds, train_cohort_size=p.cohort or len(clients),
                           evaluation_frequency=NEVER, val_cohort_size=0),
         SimulatedBackend(training_data=users, val_data=None), model, train, None, [testing])
-    return time.perf_counter() - start, net
+    return net, time.perf_counter() - start
 
 
 def main(name: str) -> dict:
     run, federation = asked(name)
     trained(run, federation, WARM, WARM)
-    seconds, net = least(lambda: trained(run, federation, run.protocol.rounds, run.protocol.test_every))
+    net, seconds = trained(run, federation, run.protocol.rounds, run.protocol.test_every)
     test = federation.clients[0].test
     with torch.inference_mode():
         right = sum(net.metrics(x, y)["right"].weighted_value

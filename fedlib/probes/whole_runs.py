@@ -157,7 +157,7 @@ def once(name: str, way: str) -> dict:
 
 
 def measure(name: str, pairs: int = PAIRS, others: Path | None = None) -> dict:
-    """All ways in turn, each beside the plain loop, and those that are not timed for LONG seconds by then in more turns:
+    """All ways in turn, each beside the plain loop, and those not timed for LONG seconds by then in more turns:
     {"title", "turns", "ratio": [median, least, most] of ours over plain, "others": {name: likewise with its "version"},
     and for each way the medians of seconds, megabytes and accuracy}.
 

@@ -29,7 +29,7 @@ def between(usual: float) -> float:
 def checkpoint(partial: Path, simulation):
     """The whole state after a round in one file, written whole or not at all."""
     state = {"server": {k: v for k, v in vars(simulation.server).items() if k.endswith("_")},
-             "clients": {w.client.id: w.kept() for w in simulation.workers}}
+             "clients": {w.client.id: kept for w in simulation.workers if any((kept := w.kept()).values())}}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(state).items()}
     rounds = simulation.rounds
     about = {"format": CHECKPOINT, "digest": simulation.run.digest, "sum": checksum(tensors, rounds), "rounds": rounds,

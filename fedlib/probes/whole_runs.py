@@ -166,13 +166,13 @@ def measure(name: str, pairs: int = PAIRS, others: Path | None = None) -> dict:
     """
     commands = {way: ["-m", "fedlib.probes.whole_runs", name, way] for way in WAYS}
     commands |= {path.stem: [str(path), name] for path in sorted(others.glob("*.py") if others else ())}
-    turns, on = {way: [] for way in commands}, set(commands)
+    turns, on = {way: [] for way in commands}, list(commands)
     while on:
         plain = apart("plain", commands["plain"])
-        for way in [w for w in commands if w in on]:
+        for way in on:
             one = plain if way == "plain" else apart(way, commands[way])
             turns[way].append(one and one | {"ratio": one["seconds"] / plain["seconds"]})
-        on = {w for w in on if turns[w][0] and (len(turns[w]) < pairs or sum(t["seconds"] for t in turns[w]) < LONG)}
+        on = [w for w in on if turns[w][0] and (len(turns[w]) < pairs or sum(t["seconds"] for t in turns[w]) < LONG)]
     turns = {way: each for way, each in turns.items() if each[0]}
 
     def median(way):

@@ -6,6 +6,7 @@ changed that should not have, records are lost.
 import hashlib
 import json
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,12 @@ from fedlib.experiments import tables, tune
 
 KEPT = Path(__file__).with_name("planned_runs.json")
 ROOT = Path(__file__).resolve().parents[2]      # conftest has it too, but this is a program as well
-# What lies below results/ and belongs to no planned run, and why.
+# What lies below results/ and belongs to no planned run, and why. Each machine that was measured has its own files.
 NAMED = {"SHA256SUMS": "of `python book/readme.py`: what all of them hold",
          "crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
-         "bench/amd-epyc-family-25-model-17-avx512-2-cores.bench": "of `fedlib bench`, one file for each machine",
-         "bench/amd-epyc-family-25-model-1-avx2-2-cores.whole": "of `fedlib bench --whole`, likewise",
-         "bench/amd-epyc-family-25-model-17-avx512-2-cores.whole": "of `make compare-speed`, likewise",
-         "bench/amd-epyc-family-26-model-2-avx512-2-cores.whole": "the same of another machine",
-         "bench/nvidia-h200.bench": "of `make gpu`, likewise",
-         "bench/nvidia-h200.launches": "of `make gpu`, too: tests/gpu/test_launches.py counted it"}
+         "bench/*.bench": "of `fedlib bench` and `make gpu`",
+         "bench/*.whole": "of `fedlib bench --whole` and `make compare-speed`",
+         "bench/*.launches": "of `make gpu`, too: tests/gpu/test_launches.py counted it"}
 
 
 def planned(ident: str) -> dict[str, list]:
@@ -58,7 +56,8 @@ def test_every_committed_record_belongs_to_a_planned_run():
                         *tune.tries(table, profile)]
               for file in p.files(Path("results"))}
     left = {name.removeprefix("results/") for name in listed.stdout.splitlines() if name not in wanted}
-    assert left == set(NAMED)
+    assert not [name for name in left if not any(fnmatch(name, pattern) for pattern in NAMED)]
+    assert not [pattern for pattern in NAMED if not any(fnmatch(name, pattern) for name in left)]
 
 
 def write():

@@ -144,11 +144,11 @@ def unfinished(rows: list[dict]) -> list[str]:
     if any(pd.isna(r["above"]) for r in rows):
         found.append("the constant answer was not run")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
-    rising = [r for r in rows if r["rise"] > STILL]
+    rising = [r for r in rows if (r["rise"] or 0) > STILL]      # None: a table's nan in JSON
     most = max((r["rise"] for r in rising), default=0)
     found += named(f"still rising, by up to {most:.1f} points", [r["row"] for r in rising])
     return found + named("not known whether more rounds would help, without runs of half as many",
-                         [r["row"] for r in rows if not r["settled"] and not r["rise"] > STILL])
+                         [r["row"] for r in rows if not r["settled"] and r not in rising])
 
 
 def named(what: str, some: list[str]) -> list[str]:

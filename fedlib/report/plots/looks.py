@@ -21,6 +21,7 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "r = 0.3": (0, "s", "-"), "r = 0.5": (2, "^", "--"), "r = 0.7": (1, "v", "-."), "r = 0.9": (6, "P", "-"),
               "FedDyn": (2, "*", ":"), "FedPLVM": (2, "X", "-."), "FedProc": (6, "s", "-."), "COPA": (6, "o", ":"),
               "FPL": (7, "D", "-."), "FedGA": (7, "^", ":"), "FedPall": (3, "D", "-"), "ADCOL": (7, "P", "-"),
+              "FedAvg, own statistics": (2, "v", ":"), "FedAvg, tested after training": (0, "X", "-."),
               "FedRep": (1, "*", "-."), "PerFedAvg": (6, "s", "-."), "RUCR": (5, "o", ":"), "FedHEAL": (0, "^", ":"),
               "CE": (6, "s", "-"), "CE + InfoNCE": (1, "^", "-"), "CE + KL": (5, "v", "-"),
               "CE + InfoNCE + KL": (3, "D", "-"), "without": (5, "s", "-"), "with": (3, "D", "-"),
@@ -58,12 +59,12 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 def look(name: str) -> dict:
     """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn.
 
-    A variant of a method, "MOON, mu = 1", is drawn as the method with a broken line and the marker of its whole
-    name; a remark in brackets, "PACS (not run)", changes nothing.
+    A variant of a method, "MOON, mu = 1", that has no look of its own is drawn as the method with a broken line and
+    the marker of its whole name; a remark in brackets, "PACS (not run)", changes nothing.
     """
     from fedlib.core.seeds import key  # it loads PyTorch, and the book's build needs the colours alone
     name = name.split(" (")[0]
-    if ", " in name:
+    if ", " in name and name not in MORE_LOOKS:
         return look(name.split(", ")[0]) | {"linestyle": "--", "marker": MARKERS[key("marker", name) % len(MARKERS)]}
     name = {"alone": "Local", "SingleSet": "Local"}.get(name, name)
     if name == "pooled":

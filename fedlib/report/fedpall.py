@@ -15,6 +15,8 @@ from fedlib.report.page import Page
 
 OURS = "FedPall"
 SCALE = 20      # points that a heat map's colours span at least
+# FedAvg, what it has with a part of a net of one's own, and rows that keep more at the client.
+CONTROLS = ("FedAvg", "FedAvg, own statistics", "FedAvg, tested after training", "FedBN", "SingleSet")
 RUNS = 3        # behind each printed mean and standard deviation
 ONE_DIGIT = 0.0501      # how far a number may be from one that is printed with one digit
 PUBLISHED = {"mnist": 70000, "svhn": 99289, "usps": 9298, "synth_digits": 479400 + 9553, "mnist_m": 70000}     # images
@@ -46,6 +48,15 @@ def variants(page: Page) -> dict[str, tuple[str, str]]:
     """{row of ours: (it, the row of the paper that it changes)}, as `Page.compared` takes them."""
     return {row: (row, row.partition(", ")[0]) for row in page.rows
             if ", " in row and not tables.is_tuned(row)}
+
+
+def own_net(page: Page) -> pd.DataFrame:
+    """FedPall minus each of CONTROLS, where all have seeds to pair; as `Page.ahead`, and tuned: of rows that are."""
+    gaps = page.ahead(OURS).query("n > 1").drop(columns="printed")
+    gaps = gaps.assign(tuned=gaps.row.map(tables.is_tuned), row=gaps.row.map(tables.given_name))
+    gaps = gaps[gaps.row.isin(CONTROLS)].drop_duplicates(["dataset", "row"], keep="last")      # a tuned row stands last
+    gaps = gaps.sort_values("row", key=lambda rows: rows.map(CONTROLS.index), kind="stable")
+    return gaps.groupby("dataset", sort=False).filter(lambda part: len(part) == len(CONTROLS))
 
 
 def places(page: Page) -> pd.DataFrame:

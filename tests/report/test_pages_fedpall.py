@@ -46,6 +46,16 @@ def test_rows_of_the_paper_and_of_ours(page):
     assert lead.round(1).to_dict() == {"office": 3.0, "digits": 1.1, "pacs": 1.1}
 
 
+def test_a_net_of_ones_own_is_compared_where_all_controls_ran(page):
+    """Tuned rows with FedPall's tuned form; each the mean of differences paired by seed."""
+    found = fedpall.own_net(page)
+    assert len(found) == len(fedpall.CONTROLS) * found.dataset.nunique() and found.n.min() > 1
+    line = found[(found.block == "pacs_features") & (found.row == "FedAvg, tested after training")].iloc[0]
+    ours = page.averages[page.averages.block == "pacs_features"].set_index("row").ours
+    assert line.tuned and line.n > 1
+    assert line["mean"] == pytest.approx(ours["FedPall, tuned"] - ours["FedAvg, tested after training, tuned"])
+
+
 def test_a_printed_number_has_its_deviation_in_brackets(page):
     line = page.cells.set_index(["block", "row", "setting"]).loc[("office", "FedPall", "avg")]
     assert filled.cell(line).startswith("67.5 (2.7) | ")

@@ -60,14 +60,18 @@ def of_fedpall(profile: str = "lite") -> list[str]:
              "**What a client sends depends on how many pictures it has.** The clients of Digits send "
              f"{sizes['digits'].min():,} to {sizes['digits'].max():,} features in a round; at 12,122 the upload weighs "
              "what FedAvg's would."]
-    by_rule = [fedpall.own_net(other).query("tuned").set_index(["dataset", "row"])
-               for other in (page, page.chosen("last5"))]
-    for dataset in by_rule[0].index.unique("dataset"):
-        leads = (" and ".join(f"{part['mean'][dataset, row]:+.1f} ± {part.half[dataset, row]:.1f}" for part in by_rule)
-                 for row in ("FedAvg", "FedAvg, tested after training"))
-        found.append(f"**Much of the lead over FedAvg is a net of one's own.** {dataset}, all tuned alike, in the best "
-                     "round and in the last five: {} points over FedAvg, {} over FedAvg tested after its local "
-                     "training.".format(*leads))
+    rules = [fedpall.own_net(other).query("tuned").set_index(["dataset", "row"])
+             for other in (page, page.chosen("last5"))]
+
+    def over(dataset, row):
+        return " and ".join(f"{part['mean'][dataset, row]:+.1f} ± {part.half[dataset, row]:.1f}" for part in rules)
+
+    if len(rules[0]):
+        found.append("**How much of the lead over FedAvg is a net of one's own?** In points, in the best round and in "
+                     "the last five, tuned alike: "
+                     + "; ".join(f"{dataset} {over(dataset, 'FedAvg')}, over FedAvg tested after its local training "
+                                 f"{over(dataset, 'FedAvg, tested after training')}"
+                                 for dataset in rules[0].index.unique("dataset")) + ".")
     if len(gain):
         found.append("**The round is chosen on the test images.** Over the last round that brings "
                      + "; ".join(f"{part['mean'].mean():+.1f} points on {dataset} on average, most to "

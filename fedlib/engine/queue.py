@@ -34,18 +34,21 @@ def read(path: Path) -> list[Run]:
 
 
 def work(path: Path, results: Path, device: str, deadline: float | None, together: str | int = 1,
-         number: int = 0, finish: bool = False):
+         number: int = 0, finish: bool = False, failed=None):
     """Train what nobody has trained or trains, in the file's order, until all is done or the time is over.
 
-    finish: begin nothing that would not end in time if it took as long as the longest so far.
+    finish: begin nothing that would not end in time if it took as long as the longest so far. failed: a flag for each
+    run that all workers share: what failed for one of them would fail for the next.
     """
     torch.set_num_threads(1)
     longest = 0.0
     if parent := multiprocessing.parent_process():
         machine.end_with_parent(parent.sentinel)
-    for run in read(path):
+    runs = read(path)
+    failed = [False] * len(runs) if failed is None else failed
+    for i, run in enumerate(runs):
         said = f"{run.method} {run.data.name} seed {run.seed} {run.digest}"
-        if run.path(results).exists():
+        if failed[i] or run.path(results).exists():
             continue
         start = time.monotonic()
         if finish and deadline and start + longest > deadline:
@@ -59,6 +62,7 @@ def work(path: Path, results: Path, device: str, deadline: float | None, togethe
         except loop.OutOfTime as stop:
             return print(f"[{number}] {said}: {stop}", flush=True)
         except Exception as error:      # one run that fails must not end the others
+            failed[i] = True
             print(f"[{number}] failed: {said}: {error}", flush=True)
 
 
@@ -79,8 +83,9 @@ def main(words: list[str] | None = None) -> int:
     machine.check_device(asked.device)
     deadline = time.monotonic() + 60 * asked.minutes if asked.minutes else None
     context = multiprocessing.get_context("spawn")
+    failed = context.RawArray("b", len(runs))
     every = [context.Process(target=work, args=(asked.file, asked.results, places[i % len(places)], deadline, together,
-                                               i, asked.finish))
+                                               i, asked.finish, failed))
              for i in range(asked.jobs)]
     for process in every:
         process.start()

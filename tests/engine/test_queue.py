@@ -127,8 +127,20 @@ def test_its_answer_says_what_is_left_and_a_failure_ends_nothing_else(tmp_path, 
     assert "1 of 2 runs have records" in capfd.readouterr().out
 
 
+def test_what_failed_for_one_worker_is_not_tried_by_the_next(tmp_path, capfd):
+    runs = [small_run("FedAvg", lr=1e38, net="linear"), small_run("FedProx", lr=1e38, net="linear")]
+    queue.write(runs, tmp_path / "q.json")
+    assert queue.main([str(tmp_path / "q.json"), "--results", str(tmp_path / "r"), "--jobs", "3"]) == 3
+    said = capfd.readouterr().out
+    assert said.count("failed: FedAvg") == said.count("failed: FedProx") == 1
+
+
 class Here:
     """A process that is this one."""
+
+    @staticmethod
+    def RawArray(kind, size):
+        return [0] * size
 
     class Process:
         def __init__(self, target, args):

@@ -100,6 +100,13 @@ def of_feddtr(profile: str = "lite") -> list[str]:
     if len(moved):
         found.append("**FedDTR is tested after local training, most others before.** The choice moves its lead over "
                      f"FedALA by up to {moved.max():.1f} points ({moved.idxmax()}).")
+    kept = [page.compared({"lead": ("FedDTR, tuned", "FedAvg, tuned")}).set_index("dataset").query("n > 1")
+            for page in (table, table.at("after"))]
+    if len(kept[0]):
+        found.append("**How much of the lead over FedAvg is a last epoch at the client?** In points, tuned alike, "
+                     "tested as printed and both after their local training: "
+                     + "; ".join(f"{dataset} " + " and ".join(overview.gap(part.loc[dataset]) for part in kept)
+                                 for dataset in kept[0].index) + ".")
     if spread["range"].notna().any():
         found.append("**Who holds which sample moves a number.** Five draws of one partition move a row by up to "
                      f"{spread['range'].max():.1f} points ({spread['range'].idxmax()[1]}, "

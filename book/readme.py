@@ -60,10 +60,12 @@ def answered() -> str:
     every = verdicts.every(RESULTS)
     again = every.data == verdicts.KINDS[1]
     made, more = (every[part].verdict.value_counts().reindex(claims.VERDICTS, fill_value=0) for part in (~again, again))
+    absent = every[~again].kind.str.endswith("not at hand").sum()
     return (f"Answered by evidence: {decided(made, ' of the five papers')}. Counted together with its paper's other "
             f"claims (Holm), {verdicts.together(every[~again])} for or against a paper hold. With records that are not "
-            f"evidence: {made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}. Asked once more of the same data "
-            "as features of a frozen encoder, below a small net, which is not the papers' experiment: "
+            f"evidence: {made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}, {absent} of them for data or "
+            "weights that were not at hand. Asked once more of the same data as features of a frozen encoder, below a "
+            "small net, which is not the papers' experiment: "
             f"{decided(more)}.")
 
 
@@ -89,15 +91,25 @@ def counts(rows, profile: str) -> str:
 
 
 def leads() -> str:
-    """Markdown: of each paper's first table and each dataset with records, its method's lead over FedAvg, printed and
-    run, with the verdict that the claim "better than FedAvg" would have; then the datasets without records.
+    """Markdown: of each paper's first table and each dataset with records, its method's lead over FedAvg, printed, run,
+    and run on frozen features, with the verdict that the claim "better than FedAvg" would have; then those not run.
     """
     found = [lead for ident in first_tables() for lead in overview.leads(ident.split("/")[0], RESULTS)]
-    lines = [f"| [{lead['title']}](../notebooks/{lead['page']}.ipynb) | {lead['printed']:+.1f} | {overview.gap(lead)} "
-             f"| {lead['verdict']} |" for lead in found if lead["n"]]
-    absent = "; ".join(lead["title"] for lead in found if not lead["n"])
-    return "\n".join(["| | printed | ours | verdict |", "|---|---|---|---|", *lines, "",
+    lines = [f"| [{lead['title']}](../notebooks/{lead['page']}.ipynb) | {lead['printed']:+.1f} | {judged(lead)} "
+             f"| {judged(lead['again'])} |" for lead in found if ran(lead)]
+    absent = "; ".join(lead["title"] for lead in found if not ran(lead))
+    return "\n".join(["| | printed | ours | ours, frozen features |", "|---|---|---|---|", *lines, "",
                       f"Printed, and not run: {absent}.", ""])
+
+
+def ran(lead: dict) -> bool:
+    """Whether there is a number of ours, from images or from features."""
+    return bool(lead["n"] or lead["again"] and lead["again"]["n"])
+
+
+def judged(lead: dict | None) -> str:
+    """'+7.3 ± 0.8, supported'."""
+    return "–" if lead is None else f"{overview.gap(lead)}, {lead['verdict']}" if lead["n"] else "not run"
 
 
 def first_tables() -> list[str]:

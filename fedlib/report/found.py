@@ -17,8 +17,9 @@ def first(paper: str, judged: pd.DataFrame, results=None) -> list[str]:
     said = [f"**{answered} of {len(real)} claims about the paper's own data are answered by evidence.**"]
     if len(again):
         said[0] += f" Asked of the same data as features of a frozen encoder, {more} of {len(again)} are."
-    ran = [f"{lead['title'].partition(', ')[2]} {overview.gap(lead)} (printed {lead['printed']:+.1f}, "
-           f"{lead['verdict']})" for lead in overview.leads(paper, results) if lead["n"]]
+    ran = [f"{lead['title'].partition(', ')[2]} {overview.gap(one)} (printed {lead['printed']:+.1f}, {kind}"
+           f"{one['verdict']})" for lead in overview.leads(paper, results)
+           for one, kind in ((lead, ""), (lead["again"], "on frozen features, ")) if one and one["n"]]
     if ran:
         said.append(f"**The lead over FedAvg in our runs**, in points: {'; '.join(ran)}.")
     return said

@@ -26,21 +26,22 @@ def first_table(paper: str) -> str:
 def leads(paper: str, results: Path | None = None) -> list[dict]:
     """The lead of the paper's method over FedAvg in its first table, a line for each printed data set: title, printed,
     and, where it was run, mean, half, n and the verdict that the claim "better than FedAvg" would have; else n is 0.
+    `again`: likewise on the same data as frozen features, or None.
     """
     results, ident = results_folder(results), first_table(paper)
     about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
     own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
     shown = filled.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
     known = [(p, filled.values(table, p, results), evidence.of_rows(table, p, results)) for p in ("paper", "lite")]
-    lines = []
+    again, lines = {b["claims_of"]: name for name, b in table.blocks.items() if "claims_of" in b}, []
     for block in [b for b in shown if "printed" not in table.blocks[b]]:
         claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}
         printed = claims.printed_difference(claim, CONTROL, table)
         if printed == printed:
-            found = best_known(table, claim, known)
-            title = f"{about['name']}, {table.blocks[block]['title']}"
-            lines.append({"title": title, "page": table.page, "printed": printed}
-                         | {k: found[k] for k in ("mean", "half", "n", "verdict")})
+            found, more = (best_known(table, claim | {"block": b}, known) if b else None
+                           for b in (block, again.get(block)))
+            lines.append({"title": f"{about['name']}, {table.blocks[block]['title']}", "page": table.page,
+                          "printed": printed, "again": more and of_lead(more)} | of_lead(found))
     return lines
 
 
@@ -52,6 +53,11 @@ def best_known(table, claim: dict, known: list) -> dict:
             if found["verdict"] != claims.NOT_RUN:
                 return found
     return found
+
+
+def of_lead(found: dict) -> dict:
+    """What is said of a lead."""
+    return {k: found[k] for k in ("mean", "half", "n", "verdict")}
 
 
 def gap(lead: dict) -> str:
@@ -71,6 +77,8 @@ def box(paper: str, judged: pd.DataFrame, results: Path | None = None) -> HTML:
     lines = []
     for lead in leads(paper, results):
         ours = f"ours {gap(lead)} {chip(lead['verdict'])}" if lead["n"] else "not run"
+        if (more := lead["again"]) and more["n"]:
+            ours += f", on frozen features {gap(more)} {chip(more['verdict'])}"
         title = html.escape(lead["title"].removeprefix(f"{name}, "))
         lines.append(f"<dt>{title}</dt><dd>printed {lead['printed']:+.1f}, {ours}</dd>")
     whys = [f"{what} ({n} of {stands[verdict]} {verdict})" for verdict in (claims.NOT_EVIDENCE, claims.NOT_RUN)

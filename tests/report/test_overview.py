@@ -63,6 +63,8 @@ def test_the_box_counts_every_claim(judged):
     assert counted == judged.verdict.value_counts().to_dict() and f"the {len(judged)} claims of FedPall" in shown
     for lead in overview.leads("fedpall"):
         assert f"printed {lead['printed']:+.1f}" in shown and (not lead["n"] or overview.gap(lead) in shown)
+        assert not lead["again"] or f"on frozen features {overview.gap(lead['again'])}" in shown
+    assert [bool(lead["again"]) for lead in overview.leads("fedpall")] == [True, False, True]     # Digits has none
 
 
 def test_the_state_has_a_line_for_each_table(judged):

@@ -40,8 +40,8 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
         if printed == printed:
             found, more = (best_known(table, claim | {"block": b}, known) if b else None
                            for b in (block, again.get(block)))
-            lines.append({"title": f"{about['name']}, {table.blocks[block]['title']}", "page": table.page,
-                          "printed": printed, "again": more and of_lead(more)} | of_lead(found))
+            lines.append(found | {"title": f"{about['name']}, {table.blocks[block]['title']}", "page": table.page,
+                                  "printed": printed, "again": more})
     return lines
 
 
@@ -53,11 +53,6 @@ def best_known(table, claim: dict, known: list) -> dict:
             if found["verdict"] != claims.NOT_RUN:
                 return found
     return found
-
-
-def of_lead(found: dict) -> dict:
-    """What is said of a lead."""
-    return {k: found[k] for k in ("mean", "half", "n", "verdict")}
 
 
 def gap(lead: dict) -> str:

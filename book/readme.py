@@ -27,7 +27,7 @@ def results_table() -> str:
     """Markdown: how the papers' claims stand; of each paper's first table a line for each dataset with records of ours.
 
     Average accuracy (out-of-domain accuracy, where a table has that in its place) of the paper's method and of FedAvg,
-    as printed and as run, that of the constant answer, and how many rows are evidence.
+    as printed and as run (tuned, where they are), that of the constant answer, and how many rows are evidence.
     """
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
     for ident in first_tables():
@@ -36,22 +36,22 @@ def results_table() -> str:
         own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
             cells = filled.compare(table, profile, RESULTS)
-            cells = cells[(cells.setting == setting) & (cells.n > 0) & cells.printed.notna()]
-            cells = cells[cells.row.map(table.printed_row) == cells.row]        # no variants of ours
+            cells = cells[(cells.setting == setting) & (cells.n > 0)]
             marks = evidence.of_rows(table, profile, RESULTS)
             floors = filled.constants(table, profile, RESULTS).query("row == @tables.CONSTANT")
             floors = floors.groupby(["block", "setting"]).value.mean()
             column = "ood" if table.transfer else "avg"
             for block, part in cells.groupby("block", sort=False):
-                if {own, CONTROL} <= set(part.row):
-                    ood = ", ood" * table.transfer
-                    title = f"{about['name']} | {number}, {table.blocks[block]['title']}{ood}"
-                    there = marks[(marks.block == block) & (marks.setting == column)]
-                    forms = {r: tables.tuned_name(r) for r in part.row if tables.tuned_name(r) in set(there.row)}
-                    rows = there[there.row.isin([forms.get(r, r) for r in part.row])]
+                there, how = marks[(marks.block == block) & (marks.setting == column)], table.blocks[block]
+                known = table.printed[table.printed.dataset == how.get("claims_of", table.printed_as(block))].method
+                forms = {r: tables.tuned_name(r) if tables.tuned_name(r) in set(there.row) else r
+                         for r in part.row if r in set(known)}          # the paper's rows, no variants of ours
+                if {own, CONTROL} <= set(forms):
+                    title = f"{about['name']} | {number}, {how['title']}{', ood' * table.transfer}"
+                    numbers = standing(part, [forms[own], forms[CONTROL]])
                     floor = floors.get((block, column), float("nan"))
-                    lines.append(f"| {title} | {standing(part, own)} | {floor:.1f} | {counts(rows, profile)} | "
-                                 f"{profile} |")
+                    lines.append(f"| {title} | {numbers} | {floor:.1f} | "
+                                 f"{counts(there[there.row.isin(forms.values())], profile)} | {profile} |")
     return "\n".join([answered(), "", *lines, ""])
 
 
@@ -76,10 +76,10 @@ def decided(made, whose: str = "") -> str:
     return f"**{there.sum()}** of {made.sum()} claims{whose} ({each})"
 
 
-def standing(part, own: str) -> str:
+def standing(part, rows: list[str]) -> str:
     """"72.84 | 38.2 ± 6.8 | 57.50 | 30.1 ± 2.2"."""
     part = part.set_index("row")
-    return " | ".join(filled.cell(part.loc[name]) for name in (own, CONTROL))
+    return " | ".join(filled.cell(part.loc[name]) for name in rows)
 
 
 def counts(rows, profile: str) -> str:

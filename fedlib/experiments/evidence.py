@@ -106,7 +106,8 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
             open_ends.add((p.block, p.row))
         curves.setdefault((p.block, p.row), []).append((moved, filled.highest_loss(rounds)))
         crumbed |= {(p.block, p.row)} if crumbs(p, record) else set()
-        personal = p.row in at_home or make(p.run.method, p.run.settings).personal
+        after = p.row in at_home or p.run.protocol.evaluate == "after"
+        personal = after or make(p.run.method, p.run.settings).personal
         shared |= set() if personal else {(p.block, p.row)}
     lines = []
     for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):

@@ -33,15 +33,17 @@ def results_table() -> str:
     for ident in first_tables():
         paper, number = ident.split("/")
         about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
-        own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
+        own = about.get("row", about.get("name"))
         for profile in ("paper", "lite"):           # mini is not the paper's experiment
             cells = filled.compare(table, profile, RESULTS)
-            cells = cells[(cells.setting == setting) & (cells.n > 0)]
             marks = evidence.of_rows(table, profile, RESULTS)
             floors = filled.constants(table, profile, RESULTS).query("row == @tables.CONSTANT")
             floors = floors.groupby(["block", "setting"]).value.mean()
-            column = "ood" if table.transfer else "avg"
             for block, part in cells.groupby("block", sort=False):
+                column = table.mean_column(block)
+                prints = part[part.setting == table.mean_column(block, printed=True)].set_index("row").printed
+                part = part[(part.setting == column) & (part.n > 0)]
+                part = part.assign(printed=part.row.map(prints))
                 there, how = marks[(marks.block == block) & (marks.setting == column)], table.blocks[block]
                 known = table.printed[table.printed.dataset == how.get("claims_of", table.printed_as(block))].method
                 forms = {r: tables.tuned_name(r) if tables.tuned_name(r) in set(there.row) else r

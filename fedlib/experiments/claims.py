@@ -4,8 +4,9 @@
     contradicted   it lies below 0 over one rival, at a level divided by the number of rivals; only these two rows must
                    be evidence
     undecided      neither, on runs that are evidence
-    not evidence   fewer than three seeds, an interval as wide as the column, rows that give the same numbers, or a row
-                   that did not learn, did not settle, diverged or was not tuned for this column: `reason` says which
+    not evidence   fewer than three seeds or fewer than planned, an interval as wide as the column, rows that give the
+                   same numbers, or a row that did not learn, did not settle, diverged or was not tuned for this column,
+                   and by as many tries as the others: `reason` says which
     not run        a row has no record
 
 So where nothing differs, at most 5 % of the claims are called supported or contradicted.
@@ -55,16 +56,27 @@ def in_tuned_form(claim: dict, table: Table, profile: str) -> dict:
     return claim | {"better": forms[claim["better"]], "than": [forms[r] for r in claim["than"]], "forms": forms}
 
 
+def variants(row: str, table: Table, forms: dict, there) -> list[str]:
+    """The row, and other readings of what the paper calls so: MOON's other weight is MOON too. A row of released code
+    with its faults (`released`) is none. A reading without a tuned form stands as it is given.
+    """
+    named = given_name(row)
+    other = [r["name"] for r in table.rows if r.get("printed") == named != r["name"]
+             and not is_tuned(r["name"]) and not r.get("released")]
+    return [row, *(forms[r] if forms.get(r) in there else r for r in other)]
+
+
 def rivals(claim: dict, table: Table, there) -> list[str]:
-    """The rows that a claim names, and those of `there` that are variants of one: MOON's other weight is MOON too."""
-    forms, named = claim.get("forms", {}), {given_name(r) for r in claim["than"]}
-    variants = [forms.get(r["name"], r["name"]) for r in table.rows
-                if not is_tuned(r["name"]) and r.get("printed") in named]
-    return list(dict.fromkeys([*claim["than"], *(v for v in variants if v in there and v != claim["better"])]))
+    """The rows that a claim names and their other readings, but for those of its better row."""
+    forms = claim.get("forms", {})
+    own = variants(claim["better"], table, forms, there)
+    every = [v for row in claim["than"] for v in variants(row, table, forms, there)]
+    return list(dict.fromkeys([*claim["than"], *(v for v in every if v not in own)]))
 
 
 def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) -> dict:
-    """The verdict of one claim from `values` and `evidence.of_rows`.
+    """The verdict of one claim from `values` and `evidence.of_rows`. Of a better row with several readings it is
+    contradicted when each is.
 
     direction: what the intervals alone say. Of the rival that decides, `over`: mean and half of the difference paired
     by seed, n, the printed difference, whether ours agrees with its size, for an undecided claim the seeds it needs to
@@ -72,7 +84,13 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     """
     part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
     by_row = part.pivot(index="seed", columns="row", values="value")
-    than = rivals(claim, table, by_row)
+    readings = variants(claim["better"], table, claim.get("forms", {}), by_row)
+    found = [judge_one(claim | {"better": row}, by_row, rows, table, rivals(claim, table, by_row)) for row in readings]
+    return next((f for f in found if f["verdict"] != CONTRADICTED), found[0])
+
+
+def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Table, than: list[str]) -> dict:
+    """`judge` of one reading of the better row, over the rivals `than`."""
     empty = {"reason": "", "direction": "", "over": "", "mean": float("nan"), "half": float("nan"), "n": 0,
              "printed": float("nan"), "agrees": None, "needs": 0, "p": float("nan")}
     if missing := [r for r in [claim["better"], *than] if r not in by_row]:
@@ -86,7 +104,7 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
               if printed == printed and found["half"] == found["half"] else None}
     needed = [found["over"]] if found["direction"] == CONTRADICTED else than
     reasons = faults(found, rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])],
-                     [claim["better"], *needed])
+                     [claim["better"], *needed], min(len(gaps[r]) for r in needed))
     verdict = NOT_EVIDENCE if reasons else found["direction"]
     if verdict == UNDECIDED:
         found["needs"] = seeds_needed(printed, gap.std())
@@ -96,8 +114,9 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
 def compared(gaps: dict[str, pd.Series]) -> dict:
     """{"direction", "over", "mean", "half", "n", "p"} of differences to each rival."""
     direction, over = decided(gaps)
-    below = [p_value(gap) for gap in gaps.values() if gap.mean() <= 0]
-    p = min(1.0, len(gaps) * min(below)) if below else max(map(p_value, gaps.values()))
+    by_chance = {r: p_value(gap) if len(gap) > 1 else 1.0 for r, gap in gaps.items()}
+    below = [by_chance[r] for r, gap in gaps.items() if gap.mean() <= 0]
+    p = min(1.0, len(gaps) * min(below)) if below else max(by_chance.values())
     mean, half = interval(gaps[over])
     return {"direction": direction, "over": over, "mean": mean, "half": half, "n": len(gaps[over]), "p": p}
 
@@ -118,14 +137,14 @@ def decided(gaps: dict) -> tuple[str, str]:
 
 
 def open_ended(gap: pd.Series, level: float = LEVEL) -> tuple[float, float]:
-    """`interval`, with half = inf where several seeds give one difference: that of one test image, say."""
+    """`interval`, with half = inf of one seed, and where several give one difference: that of one test image, say."""
     mean, half = interval(gap, level)
-    return mean, float("inf") if half < SAME else half
+    return mean, half if half >= SAME else float("inf")
 
 
-def faults(found: dict, rows: pd.DataFrame, named: list[str]) -> list[str]:
-    """Why a comparison is no evidence, in words. rows: `evidence.of_rows` of its column."""
-    reasons = [f"only {found['n']} seed{'s' * (found['n'] > 1)}"] if found["n"] < FEWEST else []
+def faults(found: dict, rows: pd.DataFrame, named: list[str], n: int) -> list[str]:
+    """Why a comparison is no evidence, in words. rows: `evidence.of_rows` of its column; n: the fewest common seeds."""
+    reasons = [f"only {n} seed{'s' * (n > 1)}"] if n < FEWEST else []
     if found["mean"] == found["half"] == 0:
         reasons.append("the rows give the same numbers with every seed: what is compared does nothing here")
     lowest = (rows["mean"] - rows["above"]).min()       # the constant answer's
@@ -144,14 +163,20 @@ def printed_difference(claim: dict, over: str, table: Table) -> float:
 
 
 def in_words(found: dict, verdict: str) -> str:
-    """'+4.26 ± 3.86 points over MOON, n = 3; printed +1.15'."""
+    """'+4.26 ± 3.86 points over MOON, n = 3; printed +1.15, within the interval; 9 seeds would show such a lead'."""
     half = f" ± {found['half']:.2f}" if found["half"] == found["half"] else ""
-    printed = f"; printed {found['printed']:+.2f}" if found["printed"] == found["printed"] else ""
-    needs = ""
-    if verdict == UNDECIDED and found["printed"] == found["printed"]:
-        needs = f"; {found['needs']} seeds would settle that" if found["needs"] else "; no number of seeds settles that"
     same = ", the same with every seed" * bool(half and found["half"] < SAME)
-    return f"{found['mean']:+.2f}{half} points over {found['over']}, n = {found['n']}{same}{printed}{needs}"
+    said = f"{found['mean']:+.2f}{half} points over {found['over']}, n = {found['n']}{same}"
+    if found["printed"] != found["printed"]:
+        return said
+    said += f"; printed {found['printed']:+.2f}"
+    if found["agrees"] is not None and not same:
+        said += f", {'within' if found['agrees'] else 'outside'} the interval"
+    if verdict == UNDECIDED and not found["needs"]:
+        said += "; no number of seeds would show such a lead"
+    if verdict == UNDECIDED and found["needs"] > found["n"]:
+        said += f"; {found['needs']} seeds would show such a lead"
+    return said
 
 
 def judge_all(results: Path, paper: str = "") -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """What makes the runs of a row evidence: they learned, they settled, they did not diverge; and how they were tuned."""
 import functools
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -82,8 +83,11 @@ def place(p: tables.Planned) -> tuple:
 
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
-    """One line for each block, column and row with records: n, mean, above, half, learned, rise, settled, loss,
-    diverged, crumbs, tuned.
+    """One line for each block, column and row with records: n, mean, missing, above, half, learned, rise, settled,
+    loss, diverged, crumbs, tuned, by.
+
+    missing: planned seeds without a record: a run whose loss is no number leaves none, and the others would flatter it.
+    by: the tries and seeds of a tuned row's choice.
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
@@ -121,12 +125,14 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         rises, losses = zip(*curves[block, row], strict=True)
         rising = pd.Series(rises).mean()
         settled = not (rising > STILL or (block, row) in open_ends)
+        planned = len(seeds or table.drawn(block, profile))
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
+                      "missing": max(0, planned - len(sample)), "by": table.chosen_by(row, profile, block),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
                       "settled": settled, "loss": max(losses), "diverged": max(losses) > filled.FAR,
                       "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting)})
-    return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "above", "half", "learned", "rise",
-                                        "settled", "loss", "diverged", "crumbs", "tuned"])
+    return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "missing", "above", "half", "learned",
+                                        "rise", "settled", "loss", "diverged", "crumbs", "tuned", "by"])
 
 
 def faults(rows: list[dict]) -> list[str]:
@@ -134,16 +140,20 @@ def faults(rows: list[dict]) -> list[str]:
     untuned = [r["row"] for r in rows if not r["tuned"]]
     if len(untuned) == len(rows) > 1:
         return [*unfinished(rows), "no row is tuned"]
-    return unfinished(rows) + named("not tuned", untuned)
+    unlike = {json.dumps(r["by"]) for r in rows if r["tuned"]}      # tries and seeds
+    return unfinished(rows) + named("not tuned", untuned) + ["rows were not tuned alike"] * (len(unlike) > 1)
 
 
 def unfinished(rows: list[dict]) -> list[str]:
     """Those of the faults that lie in the training."""
-    found = named("diverged on the way", [f"{r['row']} (a training loss of {r['loss']:.0e})" for r in rows
+    found = named("planned seeds have no record", [f"{r['missing']:.0f} of {r['row']}" for r in rows if r["missing"]])
+    found += named("diverged on the way", [f"{r['row']} (a training loss of {r['loss']:.0e})" for r in rows
                                           if r["diverged"]])
     found += named("batch-norm over fewer than four images", [r["row"] for r in rows if r["crumbs"]])
     if any(pd.isna(r["above"]) for r in rows):
         found.append("the constant answer was not run")
+    elif any(r["learned"] is None and r["n"] > 1 for r in rows):
+        found.append("the constant answer was run with one seed")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
     rising = [r for r in rows if (r["rise"] or 0) > STILL]      # None: a table's nan in JSON
     most = max((r["rise"] for r in rising), default=0)

@@ -5,7 +5,7 @@ import pandas as pd
 
 from fedlib.experiments import claims, filled
 from fedlib.experiments.statistics import least_difference, seeds_needed
-from fedlib.experiments.tables import Table
+from fedlib.experiments.tables import Table, is_tuned
 
 COLUMNS = ["block", "dataset", "seeds", "sd", "least", "domain", "images", "image", "printed", "needs"]
 
@@ -23,6 +23,7 @@ def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = Non
         setting = "ood" if table.transfer else "avg"
         wide = cells[(cells.block == block) & (cells.setting == setting)].pivot(index="seed", columns="row",
                                                                               values="value")
+        wide = wide[[r["name"] for r in table.rows if r["name"] in wide and not is_tuned(r["name"])]]
         sds = pd.Series(dtype=float)
         if len(wide) > 1 and len(wide.columns) > 1:
             sds = wide.drop(columns=wide.columns[0]).sub(wide[wide.columns[0]], axis=0).std().dropna()

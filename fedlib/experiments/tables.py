@@ -30,7 +30,8 @@ MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "c
 # What a paper's file holds, as `schema.check` reads it; settings are checked where runs are planned.
 VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
-                "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict, "protocol_at?": {str: dict}}
+                "released?": bool, "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict,
+                "protocol_at?": {str: dict}}
 HOW = {"data": dict, "net": dict, "protocol": dict}
 CHANGES = {f"{part}?": dict for part in HOW} | {"seeds?": [int]}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
@@ -152,6 +153,11 @@ class Table:
         other = is_tuned(row) and self.tuned_form(given_name(row), profile, block, setting) != row
         return profile == "paper" or own.get("tuned", False) and not other
 
+    def chosen_by(self, row: str, profile: str, block: str) -> list:
+        """[tries, *seeds] behind the choice of a tuned row; [] of another."""
+        chosen = next((r.get("chosen", {}) for r in self.rows if r["name"] == row), {}).get(f"{block}.{profile}")
+        return [chosen["tries"], *chosen["seeds"]] if chosen and "tries" in chosen else []
+
     def tuned_form(self, row: str, profile: str, block: str, setting: str = "") -> str:
         """The name of a row's tuned form for a column: ind has one of its own where it chooses another try than ood."""
         own = {r["name"]: r["chosen"] for r in self.rows if "chosen" in r}
@@ -185,6 +191,12 @@ class Table:
     def settings(self, block: str) -> list[str]:
         """The columns of a block: domains and their mean, or measures of transfer."""
         return [*self.blocks[block]["columns"], *([] if self.transfer else ["avg"])]
+
+    def mean_column(self, block: str, printed: bool = False) -> str:
+        """The column of a row's mean over domains; of transfer ood by the paper's equation, in print weighed otherwise.
+        """
+        of_transfer = ["ood_printed"] * printed + ["ood"]
+        return next(c for c in of_transfer if c in self.settings(block)) if self.transfer else "avg"
 
     def printed_as(self, block: str) -> str:
         """The paper's name of a block: a variant of the data stands beside the same printed numbers."""
@@ -252,7 +264,7 @@ def tuned_rows(rows: list[dict], chosen: dict) -> list[dict]:
     made = []
     for row in rows:
         mine = {place: of[row["name"]] for place, of in chosen.items() if row["name"] in of}
-        other = {place: won[IND] for place, won in mine.items()
+        other = {place: {k: won[k] for k in ("tries", "seeds")} | won[IND] for place, won in mine.items()
                  if IND in won and any(won[IND][k] != won[k] for k in ("settings", "protocol"))}
         made += [row | {"name": name, "method": row.get("method", row["name"]), "tuned": True,
                         "printed": row.get("printed", row["name"]), "chosen": places}

@@ -82,7 +82,8 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
         if main and of_weight != 1:
             weight = min(given[main] * of_weight, MOST.get(run.method, float("inf")))
             settings[main] = max(1, round(weight)) if isinstance(given[main], int) else rounded(weight)
-        found.append({"settings": settings, "protocol": protocol})
+        if (tried := {"settings": settings, "protocol": protocol}) not in found:      # a weight may be at its most
+            found.append(tried)
     return found
 
 

@@ -15,8 +15,8 @@ from fedlib.report import verdicts
 
 NTH = {1: "best", 2: "second", 3: "third"}
 MEANS = {claims.SUPPORTED: "the 95 % interval of the difference lies above zero, over every rival",
-         claims.CONTRADICTED: "the interval lies below zero, over a rival",
-         claims.UNDECIDED: "the runs are evidence, and the interval holds zero",
+         claims.CONTRADICTED: "the interval lies below zero over a rival, at a level divided by the number of rivals",
+         claims.UNDECIDED: "the runs are evidence, and neither supported nor contradicted",
          claims.NOT_EVIDENCE: "a row did not learn, did not settle or was not tuned, or there are too few seeds"}
 
 
@@ -42,25 +42,36 @@ def card(page, block: str) -> dict:
     """{"title", "own": the data are the paper's, "printed", "ours": in words, "verdicts": {verdict: number},
     "basis"}. Of a table that prints no accuracy, like one of costs, the page says the rest."""
     table, subject = page.table, subject_of(page, block)
-    column = next(c for c in ("ood_printed", "ood", "avg") if c in table.settings(block))
-    cells = page.cells[(page.cells.block == block) & (page.cells.setting == column)].set_index("row")
-    printed = cells.printed.dropna()
-    # no variants of ours
-    known = table.printed[table.printed.dataset == table.blocks[block].get("claims_of")].method     # the paper's rows
-    own = [r for r in page.rows if table.printed_row(r) == r
-           and (r in printed or printed.empty and (known.empty or r in set(known)))]
-    rows = {r: tables.tuned_name(r) if pd.notna(cells.ours.get(tables.tuned_name(r))) else r for r in own}
-    ours = cells.ours.reindex(rows.values()).set_axis(rows).dropna()
-    by_seed = page.by(setting=column).loc[block].reindex(columns=rows.values()).set_axis(rows, axis=1)
+    own, named = readings(page, block)
+    ours = page.by(setting=table.mean_column(block)).loc[block].reindex(columns=named.values()).set_axis(named, axis=1)
+    prints = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block, printed=True))]
+    printed = prints.set_index("row").printed.reindex(own).dropna()
     judged = page.judged()
     judged = judged[judged.id.map({c["id"]: c["block"] for c in table.claims}) == block]
-    about = not metrics(table) or "accuracy" in metrics(table)
+    # of costs, features and attacks the page says the rest
+    about = "accuracy" in (metrics(table) or {"accuracy"}) and not table.measure and not table.shows
     unit = "% ood" if table.transfer else "%"
     return {"title": page.titles[block], "own": page.blocks[block] != "mini",
-            "printed": placed(printed.reindex(own).dropna(), subject, unit),
-            "ours": placed(ours, subject, unit, by_seed) if about else "",
+            "printed": placed(printed.to_frame().T, subject, unit),
+            "ours": placed(ours.rename(columns=named), named.get(subject, subject), unit) if about else "",
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),
-            "basis": basis(page, block, [rows[r] for r in ours.index])}
+            "basis": basis(page, block, list(named.values()))}
+
+
+def readings(page, block: str) -> tuple[list[str], dict[str, str]]:
+    """The paper's rows, no variants of ours; and of those with a number the reading that is highest: MOON's other
+    weight is MOON too. Tuned, where all are.
+    """
+    table, named = page.table, page.table.blocks[block].get("claims_of", page.table.printed_as(block))
+    printed = set(table.printed[table.printed.dataset == named].method)
+    own = [r for r in page.rows if table.printed_row(r) == r and (r in printed or not printed)]
+    ours = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block))]
+    ours = ours.set_index("row").ours.dropna()
+    for forms in ({r: tables.tuned_name(r) for r in page.rows}, {}):
+        found = {r: [v for v in claims.variants(forms.get(r, r), table, forms, ours) if v in ours] for r in own}
+        if forms and all(found[r] for r in own if r in ours):
+            break
+    return own, {r: max(some, key=ours.get) for r, some in found.items() if some}
 
 
 def metrics(table) -> set[str]:
@@ -79,42 +90,45 @@ def subject_of(page, block: str) -> str:
     return better.mode().iloc[0] if len(better) else ""
 
 
-def placed(values: pd.Series, subject: str, unit: str = "%", by_seed: pd.DataFrame | None = None) -> str:
-    """'I2PFL best of 9 with 64.9 %, 5.0 above FedPLVM'; without a subject the best row; "" without values.
+def placed(values: pd.DataFrame, subject: str, unit: str = "%") -> str:
+    """'I2PFL best of 9 with 64.9 %, 5.0 ± 2.1 above FedPLVM'; without a subject the best row; "" without values.
 
-    by_seed: the rows' values, a line for each seed: the distance then has half of its 95 % interval, '5.0 ± 2.1 above'.
+    values: a line for each seed, a column for each row. Rows are compared on the seeds that both have, and the distance
+    has half of its 95 % interval.
     """
-    if not len(values):
+    means = values.mean().dropna()
+    if not len(means):
         return ""
-    ranks = values.rank(ascending=False, method="min").astype(int)
-    row = subject if subject in values else values.idxmax()
-    others = values.drop(row)
-    if not len(others):
-        return f"{row} {values[row]:.1f} {unit}"
-    place, rival = NTH.get(ranks[row], f"number {ranks[row]}"), others.idxmax()
-    gap, half = values[row] - others.max(), float("nan")
-    if by_seed is not None:
-        half = interval((by_seed[row] - by_seed[rival]).dropna())[1]
-    return (f"{row} {place} of {len(values)} with {values[row]:.1f} {unit}, {abs(gap):.1f}"
+    row = subject if subject in means else means.idxmax()
+    gaps = {r: interval(gap) for r in means.index if r != row and len(gap := (values[row] - values[r]).dropna())}
+    if not gaps:
+        return f"{row} {means[row]:.1f} {unit}"
+    rank, rival = 1 + sum(mean < 0 for mean, _ in gaps.values()), min(gaps, key=lambda r: gaps[r][0])
+    gap, half = gaps[rival]
+    return (f"{row} {NTH.get(rank, f'number {rank}')} of {len(gaps) + 1} with {means[row]:.1f} {unit}, {abs(gap):.1f}"
             f"{f' ± {half:.1f}' if half == half else ''} {'above' if gap >= 0 else 'below'} {rival}")
 
 
 def basis(page, block: str, rows: list[str]) -> str:
     """'lite, 20 rounds of 5 epochs, 3 seeds; of 9 rows 9 learned, 2 settled, 0 were tuned'."""
-    protocols = {(p.run.protocol.rounds, p.run.protocol.epochs) for p, _ in page.found
-                 if p.block == block and p.row in rows}
+    protocols = [p.run.protocol for p, _ in page.found if p.block == block and p.row in rows]
     found = page.evidence[(page.evidence.block == block) & page.evidence.row.isin(rows)
-                          & (page.evidence.setting == ("ood" if page.table.transfer else "avg"))]
+                          & (page.evidence.setting == page.table.mean_column(block))]
     if not len(found):
         return "none of the printed rows was run"
-    rounds, epochs = max(protocols)
-    long = f"{rounds} round{'s' * (rounds != 1)}" + f" of {epochs} epochs" * (epochs > 1)
-    seeds = int(found.n.max())
+    epochs = max(p.epochs for p in protocols)
+    long = spanned([p.rounds for p in protocols], "round") + f" of {epochs} epochs" * (epochs > 1)
     counts = [f"{int(found[k].eq(True).sum())} {word}" for k, word in
               (("learned", "learned"), ("settled", "settled"), ("tuned", "tuned"))
               if not (k == "tuned" and page.blocks[block] == "paper")]
-    return (f"{page.blocks[block]} profile, {long}, {seeds} seed{'s' * (seeds != 1)}; of {len(found)} rows "
+    return (f"{page.blocks[block]} profile, {long}, {spanned(found.n, 'seed')}; of {len(found)} rows "
             + ", ".join(counts))
+
+
+def spanned(counts, what: str) -> str:
+    """'3 seeds', or '2 to 3 seeds'."""
+    least, most = int(min(counts)), int(max(counts))
+    return f"{least} to {most} {what}s" if least < most else f"{most} {what}{'s' * (most != 1)}"
 
 
 def absent(page) -> str:
@@ -139,7 +153,6 @@ def _card(found: dict) -> str:
     chips = " ".join(f'<span class="verdict verdict-{v.replace(" ", "-")}" title="{MEANS[v]}">'
                      f'{f"{n} × " if n > 1 else ""}{v}</span>' for v, n in found["verdicts"].items() if v != NOT_RUN)
     title = html.escape(found["title"]) + ("" if found["own"] else " – not the paper's data")
-    said = [(k, found[k]) for k in ("printed", "ours") if found[k]]
-    return (f'<div class="answer-card"><p class="answer-data">{title} {chips}</p><dl>'
-            + "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in said)
-            + f'</dl><p class="answer-basis">{html.escape(found["basis"])}</p></div>')
+    said = "".join(f"<dt>{k}</dt><dd>{html.escape(found[k])}</dd>" for k in ("printed", "ours") if found[k])
+    return (f'<div class="answer-card"><p class="answer-data">{title} {chips}</p>' + f"<dl>{said}</dl>" * bool(said)
+            + f'<p class="answer-basis">{html.escape(found["basis"])}</p></div>')

@@ -11,18 +11,23 @@ from fedlib.report.page import Page
 
 
 def first(paper: str, judged: pd.DataFrame, results=None) -> list[str]:
-    """How many claims about the paper's data are answered by evidence, and the lead over FedAvg where it was run."""
+    """How the claims about the paper's data stand, and the lead over FedAvg where it was run."""
     real, again = (judged[judged.data == kind] for kind in verdicts.KINDS[:2])
-    answered, more = (int(part.verdict.isin(DECIDED).sum()) for part in (real, again))
-    said = [f"**{answered} of {len(real)} claims about the paper's own data are answered by evidence.**"]
+    said = [f"**Of {len(real)} claims about the paper's own data {standing(real)}.**"]
     if len(again):
-        said[0] += f" Asked of the same data as features of a frozen encoder, {more} of {len(again)} are."
+        said[0] += f" Asked of the same data as features of a frozen encoder, of {len(again)} {standing(again)}."
     ran = [f"{lead['title'].partition(', ')[2]} {overview.gap(one)} (printed {lead['printed']:+.1f}, {kind}"
            f"{one['verdict']})" for lead in overview.leads(paper, results)
            for one, kind in ((lead, ""), (lead["again"], "on frozen features, ")) if one and one["n"]]
     if ran:
         said.append(f"**The lead over FedAvg in our runs**, in points: {'; '.join(ran)}.")
     return said
+
+
+def standing(judged: pd.DataFrame) -> str:
+    """'7 have runs that are evidence: 0 supported, 2 contradicted, 5 undecided'."""
+    stands = judged.verdict.value_counts().reindex(list(DECIDED), fill_value=0)
+    return f"{stands.sum()} have runs that are evidence: {', '.join(f'{n} {verdict}' for verdict, n in stands.items())}"
 
 
 def of_i2pfl(profile: str = "lite") -> list[str]:

@@ -30,13 +30,13 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
     """
     results, ident = results_folder(results), first_table(paper)
     about, table = tables.papers()[paper]["paper"], tables.load_table(ident)
-    own, setting = about.get("row", about.get("name")), "ood_printed" if table.transfer else "avg"
+    own = about.get("row", about.get("name"))
     shown = filled.shown_blocks(table, "lite") if {own, CONTROL} <= {r["name"] for r in table.rows} else []
     known = [(p, filled.values(table, p, results), evidence.of_rows(table, p, results)) for p in ("paper", "lite")]
     again, lines = {b["claims_of"]: name for name, b in table.blocks.items() if "claims_of" in b}, []
     for block in [b for b in shown if "printed" not in table.blocks[b]]:
-        claim = {"block": block, "setting": setting, "better": own, "than": [CONTROL]}
-        printed = claims.printed_difference(claim, CONTROL, table)
+        claim = {"block": block, "setting": table.mean_column(block), "better": own, "than": [CONTROL]}
+        printed = claims.printed_difference(claim | {"setting": table.mean_column(block, printed=True)}, CONTROL, table)
         if printed == printed:
             found, more = (best_known(table, claim | {"block": b}, known) if b else None
                            for b in (block, again.get(block)))

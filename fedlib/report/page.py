@@ -170,15 +170,20 @@ class Page:
         return pd.DataFrame.from_dict(lines, orient="index")
 
     def settings(self, row: str) -> dict[str, dict]:
-        """What a row sets of its method and protocol: {"": everywhere, "PACS, lite": there, ...}."""
+        """What a row sets of its method and protocol, and was chosen for a tuned one: {"": everywhere, "PACS, lite":
+        there, ...}.
+        """
         given = next(r for r in self.table.rows if r["name"] == row)
         own = self.table.methods.get(given.get("method", row), {})
         every = {"": own.get("settings", {}) | given.get("settings", {}) | given.get("protocol", {})}
-        for place, changed in (own.get("at", {}) | given.get("at", {})).items():
-            block, _, only = place.partition(".")       # "pacs.lite": in this profile only
-            if block in self.titles or block in tables.PROFILES:        # a block may have a profile's name
-                name = block if block in tables.PROFILES else self.titles[block]
-                every[f"{name}, {only}" if only else name] = changed
+        chosen = {place: c["settings"] | c["protocol"] for place, c in given.get("chosen", {}).items()}
+        for at in (own.get("at", {}), given.get("at", {}), given.get("protocol_at", {}), chosen):
+            for place, changed in at.items():
+                block, _, only = place.partition(".")       # "pacs.lite": in this profile only
+                if changed and (block in self.titles or block in tables.PROFILES):      # a block may have its name
+                    name = block if block in tables.PROFILES else self.titles[block].removesuffix(" (not in the paper)")
+                    name += f", {only}" * bool(only)
+                    every[name] = every.get(name, {}) | changed
         return every
 
     @property

@@ -92,7 +92,9 @@ def summary(claims: pd.DataFrame) -> Markdown:
     """The same in words, for the papers' own data."""
     real, again = (claims[claims.data == k] for k in KINDS[:2])
     stands = real.verdict.value_counts().reindex(list(SIGNS), fill_value=0)
-    alone = real[real.verdict == NOT_EVIDENCE].direction.value_counts().reindex(DECIDED, fill_value=0)
+    first = real[(real.verdict == NOT_EVIDENCE) & ~real.reason.str.startswith("the same ")]      # no repeats
+    alone = first.direction.value_counts().reindex(DECIDED, fill_value=0)
+    more = again.verdict.value_counts().reindex(DECIDED, fill_value=0)
     return Markdown(
         f"There are **{len(claims) - len(again)}** claims, {len(real)} of them about the papers' own data. Of these "
         f"**{stands[SUPPORTED]}** are supported, **{stands[CONTRADICTED]}** contradicted, {stands[UNDECIDED]} "
@@ -102,7 +104,7 @@ def summary(claims: pd.DataFrame) -> Markdown:
         "right in 95 % of all cases, and there are many: counted together with all decided claims of their paper "
         f"(Holm), {together(real)} for or against a paper hold. "
         f"{len(again)} are asked once more of the same data as features of a frozen encoder, below a small net: there "
-        f"{again.verdict.isin(DECIDED).sum()} are answered.")
+        f"{', '.join(f'{n} are {verdict}' for verdict, n in more.items())}.")
 
 
 def folds(claims: pd.DataFrame, paper: str) -> HTML:

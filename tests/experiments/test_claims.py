@@ -48,12 +48,14 @@ class Case:
     """A small table whose records are made up: accuracies by row, one for each seed."""
 
     def __init__(self, tmp_path, monkeypatch):
-        text = small_paper.content(ROWS, range(6), "rounds = 10, lr = 0.05", CLAIMS)
+        text = small_paper.content(ROWS, range(3), "rounds = 10, lr = 0.05", CLAIMS)
         small_paper.use(tmp_path, monkeypatch, text, PRINTED)
         self.results, self.table = tmp_path / "results", tables.load_table("small/t")
 
     def fill(self, constant=10.0, loss=1.0, **rows):
         rows = {{"other": "y, other weight"}.get(k, k): v for k, v in rows.items()}
+        planned = 1 + max(max(r) if isinstance(r, dict) else len(r) - 1 for r in rows.values())
+        self.table = dataclasses.replace(self.table, seeds=list(range(planned)))
         small_paper.fill(self.results, self.table.runs("mini"), lambda p: rows.get(p.row, {}).get(p.seed) if isinstance(
             rows.get(p.row), dict) else (rows.get(p.row, [])[p.seed:p.seed + 1] or [None])[0], loss)
         if constant is not None:
@@ -85,7 +87,7 @@ def test_one_rival_refutes_a_best_whatever_became_of_the_others(case):
     """Ditto on PACS refutes that MPFT is best at home; that FedProx has not settled takes nothing from that."""
     rising = [[20] * 8 + [28, 30]] * 3
     for new, verdict in (([60, 61, 62], CONTRADICTED), ([80, 81, 82], NOT_EVIDENCE)):
-        case.fill(new=new, x=[70, 71, 73], y=rising)
+        case.fill(new=new, x=[70, 71, 73], y=rising, other=[40, 41, 43])
         best = judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
         assert (best.verdict, best.reason) == (verdict, "" if verdict == CONTRADICTED else
                                                "still rising, by up to 9.0 points: y")
@@ -130,6 +132,8 @@ def test_an_interval_that_ends_at_zero_does_not_lie_above():
 @pytest.mark.parametrize("given, reason", [
     (dict(new=[60, 61], x=[50, 51]), "only 2 seeds"),
     (dict(new=[60], x=[50]), "only 1 seed"),
+    (dict(new=[60, 61, 62, 63, 64], x=[50, 51, 53]), "planned seeds have no record: 2 of x"),
+    (dict(new=[60, 61, 62], x={0: 50, 2: 53}), "only 2 seeds; planned seeds have no record: 1 of x"),
     (dict(new=[60, 70, 50], x=[50, 75, 51], constant=45), "as wide as the whole column"),
     (dict(new=[60, 70, 50, 61], x=[50, 75, 51, 70], constant=45), "as wide as the whole column"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=None), "the constant answer was not run"),
@@ -212,6 +216,8 @@ def test_a_claim_over_several_rivals_needs_all_of_them_and_their_variants(case):
         return judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
     rows = dict(new=[60, 61, 62], x=[50, 51, 53], y=[40, 41, 43])
     line = best(**rows)
+    assert (line.verdict, line.evidence) == (NOT_RUN, "no records of y, other weight")
+    line = best(**rows, other=[40, 41, 43])
     assert (line.verdict, line.over, line.printed) == (SUPPORTED, "x", 2.0), line.reason
     line = best(**rows, other=[60.5, 60.9, 62.1])           # the rival's other weight is the rival too
     assert (line.verdict, line.over, line.printed) == (UNDECIDED, "y, other weight", 1.0)
@@ -257,11 +263,59 @@ def test_the_size_of_a_difference_is_judged_apart(case):
     assert (line.verdict, line.agrees) == (SUPPORTED, True)
 
 
-def test_an_undecided_claim_says_how_many_seeds_settle_it(case):
+def test_an_undecided_claim_says_how_many_seeds_would_show_the_printed_lead(case):
     line = case.fill(new=[60, 61, 62, 60], x=[59, 62, 60.5, 61])
     gap = np.array([1, -1, 1.5, -1])
     assert line.needs == claims.seeds_needed(2.0, gap.std(ddof=1)) > 4
-    assert f"{line.needs} seeds would settle that" in line.evidence
+    assert line.evidence.endswith(f"printed +2.00, within the interval; {line.needs} seeds would show such a lead")
+    line = case.fill(new=[60, 61, 62, 60], x=[60.2, 60.9, 62.1, 59.9])      # there were enough
+    assert (line.verdict, line.needs) == (UNDECIDED, 2)
+    assert line.evidence.endswith("printed +2.00, outside the interval")
+
+
+def test_a_reading_without_a_tuned_form_stands_as_it_is_given_and_released_code_is_none(case):
+    """MPFT's baselines as released were rivals where they were tuned, and else left out without a word."""
+    won = {"settings": {}, "protocol": {}, "accuracy": 60.0, "given": 50.0, "tries": 2, "seeds": [100]}
+    given = [{k: v for k, v in row.items() if k != "tuned"} for row in case.table.rows]
+    for released, than in ((False, ["y, tuned", "y, other weight"]), (True, ["y, tuned"])):
+        given[-1]["released"] = released
+        tuned = tables.tuned_rows(given, {"b.mini": {"new": won, "y": won}})
+        table = dataclasses.replace(case.table, rows=[*given, *tuned])
+        asked = claims.in_tuned_form(dict(block="b", setting="avg", better="new", than=["y"]), table, "mini")
+        assert claims.rivals(asked, table, [r["name"] for r in table.rows]) == than
+
+
+def test_of_a_better_row_with_several_readings_each_must_be_contradicted(case):
+    """I2PFL's claim that MOON is above FedProto fell with one of MOON's two weights; the paper states none."""
+    claim = dict(block="b", setting="avg", better="y", than=["x"])
+    for other, verdict in (([49.9, 51.2, 53.1], UNDECIDED), ([40, 41.5, 43], CONTRADICTED),
+                           ([60, 61, 62.5], SUPPORTED)):
+        case.fill(y=[41, 42, 43], x=[50, 51, 53], other=other)
+        cells = filled.values(case.table, "mini", case.results)
+        found = claims.judge(claim, cells, evidence.of_rows(case.table, "mini", case.results), case.table)
+        assert found["verdict"] == verdict, other
+
+
+def test_the_order_of_rivals_decides_nothing():
+    one, bad = pd.Series([5.0]), pd.Series([-5.0, -5.5, -6.0])
+    for gaps in ({"one": one, "bad": bad}, {"bad": bad, "one": one}):
+        found = claims.compared(gaps)
+        assert (found["direction"], found["over"]) == (CONTRADICTED, "bad") and found["p"] < 0.05
+
+
+def test_the_rival_with_the_fewest_seeds_counts(case):
+    case.fill(new=[60, 61, 62], x=[55, 56.1, 57.2], y=[40, 41.5], other=[40, 41, 43])
+    best = judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
+    assert (best.verdict, best.direction, best.n) == (NOT_EVIDENCE, SUPPORTED, 3) and "only 2 seeds" in best.reason
+
+
+def test_rows_that_were_not_tuned_alike_are_no_evidence():
+    good = {"tuned": True, "missing": 0, "diverged": False, "crumbs": False, "above": 5.0, "learned": True, "n": 3,
+            "rise": 0.0, "settled": True}
+    rows = [good | {"row": r, "by": [tries, 100, 101]} for r, tries in (("a", 3), ("b", 3), ("c", 1))]
+    assert evidence.faults(rows[:2]) == [] and evidence.faults(rows) == ["rows were not tuned alike"]
+    rows[0] |= {"learned": None}        # of three seeds
+    assert evidence.faults(rows[:2]) == ["the constant answer was run with one seed"]
 
 
 def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
@@ -384,10 +438,10 @@ def test_from_a_claim_to_its_records(case):
 def test_what_a_table_can_show(case):
     case.fill(new=[60, 61, 62], x=[50, 52, 53])
     line = power.of_blocks(case.table, "mini", case.results).iloc[0]
-    assert line.seeds == 6 and line.printed == 1.0 and line.sd == pytest.approx(np.std([10, 9, 9], ddof=1))
-    assert line.least == pytest.approx(power.least_difference(line.sd, 6))
+    assert line.seeds == 3 and line.printed == 1.0 and line.sd == pytest.approx(np.std([10, 9, 9], ddof=1))
+    assert line.least == pytest.approx(power.least_difference(line.sd, 3))
     assert line.needs == claims.seeds_needed(1, line.sd)
-    assert "6 seeds find" in power.in_words(power.of_blocks(case.table, "mini", case.results))
+    assert "3 seeds find" in power.in_words(power.of_blocks(case.table, "mini", case.results))
     assert "no records yet" in power.in_words(power.of_blocks(case.table, "mini", case.results / "none"))
 
 
@@ -430,7 +484,8 @@ def test_batch_norm_over_two_images_is_no_evidence(how, found):
 
 
 def test_such_a_row_is_named():
-    row = dict.fromkeys(("diverged", "tuned", "learned", "settled"), True) | {"diverged": False, "rise": 0, "above": 5}
+    row = dict.fromkeys(("diverged", "tuned", "learned", "settled"), True) | {
+        "diverged": False, "rise": 0, "above": 5, "missing": 0, "by": []}
     assert evidence.faults([row | {"row": "x", "crumbs": True}, row | {"row": "y", "crumbs": False}]) == [
         "batch-norm over fewer than four images: x"]
 

@@ -164,7 +164,7 @@ def test_mini_stands_beside_nothing_printed():
     assert not {b for b, content in table.blocks.items() if "mini" in content} & set(table.printed.dataset)
     assert filled.shown_blocks(table, "mini") == ["mini"]
     features = ["office_features", "pacs_features"]
-    assert filled.shown_blocks(table, "lite") == ["digits", "office", "pacs", "pacs_all", *features]
+    assert filled.shown_blocks(table, "lite") == ["digits", "office", "office_16", "pacs", "pacs_all", *features]
     assert not set(features) & set(table.printed.dataset)
 
 

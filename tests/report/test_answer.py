@@ -42,8 +42,8 @@ def page(tmp_path, monkeypatch):
 def test_a_card_says_place_and_distance_printed_and_ours(page):
     found = answer.card(page, "b")
     assert found["printed"] == "FedProx best of 3 with 90.0 %, 1.5 above FedAvg"
-    # a variant of ours has no place
-    assert found["ours"] == "FedProx second of 3 with 61.0 %, 1.0 ± 0.0 below FedAvg"
+    # the other weight of MOON is MOON too
+    assert found["ours"] == "FedProx third of 3 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
     assert found["verdicts"] == {"not evidence": 1} and found["own"]
     assert found["basis"] == "lite profile, 4 rounds of 2 epochs, 3 seeds; of 3 rows 3 learned, 0 settled, 0 tuned"
 
@@ -62,7 +62,13 @@ def test_the_box_says_what_was_not_run_and_escapes_what_it_says(page):
     ({"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}, "a", "a number 4 of 4 with 1.0 %, 3.0 below d"),
     ({"a": 1.0, "b": 2.0}, "", "b best of 2 with 2.0 %, 1.0 above a")])
 def test_places(values, subject, words):
-    assert answer.placed(pd.Series(values, dtype=float), subject) == words
+    assert answer.placed(pd.DataFrame([values], dtype=float), subject) == words
+
+
+def test_places_are_those_on_common_seeds():
+    """B's third seed lifts its mean above A's, which has none."""
+    values = pd.DataFrame({"a": [60.0, 61.0, None], "b": [50.0, 51.0, 99.0]})
+    assert answer.placed(values, "a") == "a best of 2 with 60.5 %, 10.0 ± 0.0 above b"
 
 
 def test_every_table_asks_a_question():

@@ -47,10 +47,11 @@ def test_a_verdict_once_more_from_the_records(claims):
 
 def test_the_summary_counts_verdicts_and_what_the_intervals_alone_say():
     lines = [(SUPPORTED, SUPPORTED), (NOT_RUN, ""), (CONTRADICTED, CONTRADICTED), (NOT_EVIDENCE, CONTRADICTED),
-             (NOT_EVIDENCE, UNDECIDED)]
+             (NOT_EVIDENCE, UNDECIDED), (NOT_EVIDENCE, SUPPORTED)]
     made = pd.DataFrame(lines, columns=["verdict", "direction"])
-    said = verdicts.summary(made.assign(data=verdicts.KINDS[0], holm=[0.04, float("nan"), 0.06, 0.01, 0.01])).data
-    assert "**1** are supported, **1** contradicted, 0 undecided; 2 have records that are not evidence" in said
+    made = made.assign(reason=[""] * 3 + ["only 1 seed", "not tuned: a", "the same runs already stand behind b"])
+    said = verdicts.summary(made.assign(data=verdicts.KINDS[0], holm=[0.04, float("nan"), 0.06, 0.01, 0.01, 1.0])).data
+    assert "**1** are supported, **1** contradicted, 0 undecided; 3 have records that are not evidence" in said
     assert "would call 0 supported and 1 contradicted" in said and "1 of these 2 verdicts" in said
 
 

@@ -1,10 +1,12 @@
-"""Each row's rate and main weight, chosen alike for all rows on images that no test uses.
+"""Each row's rate and main weight, chosen alike for all rows on images that are no test images of the run.
 
 Every row has the same number of tries from one grid: factors of the learning rate that its profile gives and of the
 method's main weight; a method without one tries as many rates. A try trains on four fifths of each client's training
-samples and is tested on the rest (`Data.tuning`), with seeds that no table uses. The first try is the row as it is
-given. It stays unless another is better with every seed and by WORTH points in the mean: what noise chooses would only
-add noise. Of those that are, the best mean wins. Tries are records as others: they resume and can be looked at.
+samples and is tested on the rest (`Data.tuning`), with seeds that no table uses. Where the test images go with the
+seed (clients that hold out their own, in a partition drawn anew), a try has seen what other seeds test. The first try
+is the row as it is given. It stays unless another is better with every seed and by WORTH points in the mean: what noise
+chooses would only add noise. Of those that are, the best mean wins. Tries are records as others: they resume and can be
+looked at.
 Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of methods with their model selection.
 """
 import copy
@@ -43,7 +45,8 @@ MOST = {"FedALA": 1.0, "APFL": 0.99, "FedGMA": 1.0}        # what a weight may b
 def tries(table: Table, profile: str, blocks=None, rows=None, count: int = TRIES, seeds=SEEDS) -> list[Planned]:
     """The runs that a choice needs, in the order of rows, tries and seeds; of the blocks and rows named, or of all.
 
-    Where a block leaves one domain out after the other, a try does so too: no choice sees the domain that is left out.
+    Where a block leaves one domain out after the other, a try does so too, and the choice is one for all folds of the
+    block: a domain that one fold leaves out trains in the others.
     UserError: a block that the profile does not have, more tries than the grid has.
     """
     if not 1 <= count <= TRIES:
@@ -79,8 +82,8 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
             settings[rate] = rounded(given[rate] * of_rate)
         elif of_rate != 1:
             protocol["lr"] = rounded(run.protocol.lr * of_rate)
-        if main and of_weight != 1:
-            weight = min(given[main] * of_weight, MOST.get(run.method, float("inf")))
+        weight = min(given[main] * of_weight, MOST.get(run.method, float("inf"))) if main else 0
+        if main and weight != given[main]:
             settings[main] = max(1, round(weight)) if isinstance(given[main], int) else rounded(weight)
         if (tried := {"settings": settings, "protocol": protocol}) not in found:      # a weight may be at its most
             found.append(tried)

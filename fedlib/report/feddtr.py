@@ -141,14 +141,21 @@ def lost(page: Page, steps: dict[str, tuple[str, str]]) -> pd.DataFrame:
 
 
 def protocols(page: Page, profiles=("paper", "lite")) -> pd.DataFrame:
-    """What the profiles change in the paper's protocol: a line for each printed block and profile."""
-    lines = {}
+    """What the profiles change in the paper's protocol: a line for each printed block and profile.
+
+    samples: those that the clients hold in a record, and what the copy of the set lacks.
+    """
+    held, lines = {p.block: record["made"].get("data", {}) for p, record in page.found}, {}
     for block in [b for b in page.table.blocks if page.table.printed_as(b) in set(page.table.printed.dataset)]:
         for profile in profiles:
             if run := page.run(OURS, block, profile):
                 net, protocol, data = run.net, run.protocol, run.data
+                about = held.get(block, {}) if page.blocks.get(block) == profile else {}
+                samples = sum(c["train"] + c["test"] for c in about.get("clients", []))
                 lines[page.titles[block], profile] = {
-                    "pool": f"{data.pool:.0%}", "net": f"{net.net}, width {net.width or 'published'}",
+                    "pool": f"{data.pool:.0%}", "samples": f"{samples:,}" if samples else "–",
+                    "our copy": about.get("notice", "whole" if samples else "–"),
+                    "net": f"{net.net}, width {net.width or 'published'}",
                     "rounds": protocol.rounds, "learning rate": f"{protocol.lr:g}", "batch": protocol.batch,
                     "least samples of a client": data.minimum if data.dirichlet else "–"}
     return pd.DataFrame(lines).T

@@ -26,16 +26,17 @@ class TunedBoard(Board):
         """Who differs from the control for sure: on each set, and on all. A row that still moves is not counted."""
         lines, sides = [], {1: [], -1: []}
         for block, title in zip(self.blocks, self.names, strict=True):
-            found, rows = self.against(block, control, kind), self.evidence[self.evidence.block == block]
-            moving = [m for m in rows.row[rows.rise.abs() > STILL] if m in found.index or m == control]
-            firm = found[(found.holm < 1 - LEVEL) & ~found.index.isin(moving)] if control not in moving else found[:0]
+            found = self.against(block, control, kind)
+            moving = [m for m in self.moving(block) if m in found.index or m == control]
+            settled = found[~found.index.isin(moving)] if control not in moving else found[:0]
+            firm = settled[settled.holm < 1 - LEVEL]
             for sign, side in sides.items():
                 side.append(firm[sign * firm["mean"] > 0].sort_values("mean", ascending=sign < 0))
             said = ["; ".join(f"{m} {r['mean']:+.1f} ± {r.half:.1f}" for m, r in side[-1].iterrows()) or "none"
                     for side in sides.values()]
-            alone = [(sign * found["mean"] > found.half).sum() for sign in sides]
+            alone = [(sign * settled["mean"] > settled.half).sum() for sign in sides]
             lines.append(f"**{title}**, {control} {self.means.loc[title, control]:.1f} %: above it for sure {said[0]}. "
-                         f"Below it: {said[1]}. Undecided: {len(found) - len(firm)} of {len(found)}; each interval "
+                         f"Below it: {said[1]}. Undecided: {len(settled) - len(firm)} of {len(settled)}; each interval "
                          f"alone: {alone[0]} above, {alone[1]} below."
                          + (f" Still moving: {', '.join(moving)}." if moving else ""))
         above, below = (", ".join(m for m in side[0].index if all(m in s.index for s in side)) or "none"
@@ -43,18 +44,24 @@ class TunedBoard(Board):
         every = [f"**On all {len(lines)} sets** above {control} for sure: {above}; below it: {below}."]
         return text.lines(lines + every[:len(lines) > 1])
 
+    def moving(self, block: str) -> list[str]:
+        """The rows that still move by more than a point in the last fifth of their rounds."""
+        rows = self.evidence[self.evidence.block == block]
+        return list(rows.row[rows.rise.abs() > STILL])
+
     def beside_the_best(self, names: list[str], kind: str = ONE) -> Markdown:
-        """On each set: these methods minus the best of the others of a kind, paired by seed.
+        """On each set: these methods minus the best of the others of a kind that no longer move, paired by seed.
 
         The best is chosen by the very accuracies that are compared, so it looks a little better than it is.
         """
         lines = []
         for block, title in zip(self.blocks, self.names, strict=True):
-            others = [m for m in self.compared if m not in names and nets(self.of_row[m]) == kind]
+            others = [m for m in self.compared if m not in [*names, *self.moving(block)]
+                      and nets(self.of_row[m]) == kind]
             best = self.heights(block)[others].idxmax()
             found = self.against(block, best).reindex(names).dropna(subset="mean")
             said = ", ".join(f"{m} {r['mean']:+.1f} ± {r.half:.1f}" for m, r in found.iterrows())
-            lines.append(f"**{title}**, minus {best}, the best of the others "
+            lines.append(f"**{title}**, minus {best}, the best of the others that have settled "
                          f"({self.heights(block)[best]:.1f} %): {said}.")
         return text.lines(lines)
 

@@ -17,7 +17,7 @@ from fedlib.experiments.claims import (
 )
 from fedlib.experiments.results import results_folder
 from fedlib.experiments.statistics import LEVEL
-from fedlib.report import text
+from fedlib.report import overview, text
 
 PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")
 SIGNS = {SUPPORTED: "✔", CONTRADICTED: "✘", UNDECIDED: "◐", NOT_EVIDENCE: "○", NOT_RUN: "–"}
@@ -39,7 +39,7 @@ def every(results: Path | None = None, paper: str = "") -> pd.DataFrame:
     found, names = judge_all(results, paper), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
     made = {ident: tables.load_table(ident) for ident in dict.fromkeys(found.paper + "/" + found.table)}
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
-    whys = [why(c, t, results) if c.verdict == NOT_RUN else (c.reason.partition(":")[0], c.reason)
+    whys = [why(c, t, results) if c.verdict == NOT_RUN else ((overview.short(c) or [""])[0], c.reason)
             for c, t in zip(found.itertuples(), places, strict=True)]
     kinds = [kind(t.blocks[b]) for t, b in zip(places, found.block, strict=True)]
     return found.assign(name=found.paper.map(names), data=kinds, kind=[k for k, _ in whys],

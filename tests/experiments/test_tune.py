@@ -70,12 +70,13 @@ def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
 
 def test_a_weight_at_its_most_is_tried_once_and_what_wins_is_what_was_tried(tmp_path, monkeypatch):
     """FedALA's eta is at most 1, so ten times its 1 is no other try; the numbers behind it moved by one."""
-    small_paper.use(tmp_path, monkeypatch, small_paper.content('{ name = "FedALA" }', protocol="rounds = 2, lr = 0.05"))
+    text = small_paper.content('{ name = "FedALA" }', protocol="rounds = 2, lr = 0.05")
+    small_paper.use(tmp_path, monkeypatch, text)
     table = load()
     tried = tune.grid(table, table.rows[0], "b", "mini")
     assert len(tried) == 6 and all(tried.count(t) == 1 for t in tried)
-    small_paper.fill(tmp_path, tune.tries(table, "mini"), lambda p: 70.0 if (p.run.protocol.lr, p.run.settings["eta"]) == (
-        0.015, 0.1) else 60.0)
+    small_paper.fill(tmp_path, tune.tries(table, "mini"),
+                     lambda p: 70.0 if (p.run.protocol.lr, p.run.settings["eta"]) == (0.015, 0.1) else 60.0)
     chosen = tune.choose(table, "mini", tmp_path)["b.mini"]["FedALA"]
     assert (chosen["protocol"], chosen["settings"], chosen["accuracy"]) == ({"lr": 0.015}, {"eta": 0.1}, 70.0)
 

@@ -311,8 +311,8 @@ def test_what_the_page_of_ablations_says_of_tables_7_and_9():
         "table9", "cifar10")
     local, shared = c["baseline (text)"] - c["baseline"], c["w.o. Freeze & IP"] - c[bare]
     says("ablations", f"the five encoders lie within {nine.max() - nine.min():.2f} points; the 0.04 of the text is",
-         f"w.o. Freeze & IP loses {c['Ours'] - c['w.o. Freeze & IP']:.2f} (printed 0.65), {bare} "
-         f"{c['Ours'] - c[bare]:.2f} (printed 1.85).",
+         f"w.o. Freeze & IP loses {c['Ours'] - c['w.o. Freeze & IP']:.2f} (0.65 in the bracket), {bare} "
+         f"{c['Ours'] - c[bare]:.2f} (1.85). The text has both right",
          f"{pacs['Ours']:.2f} − {pacs['w.o. Text']:.2f} = {pacs['Ours'] - pacs['w.o. Text']:.2f}.",
          f"{c['baseline (text)']:.2f} − {c['baseline']:.2f} = {local:.2f}.",
          f"{shared:.2f} is {shared / local:.1f} times {local:.2f}. The reference is {bare}, which is "
@@ -346,7 +346,7 @@ def test_what_the_page_of_findings_says_of_the_tables():
          f"takes {minutes['FedDTR']} minutes; {(minutes < minutes['FedDTR']).sum()} others take less.",
          f"Less time: {smaller(four.seconds)} s (FedDTR {four.seconds['FedDTR']}). Less memory: {smaller(four.MB)} MB "
          f"(FedDTR {four.MB['FedDTR']}).", f"True, up to {moved:.2f}.", f"By {nine.max() - nine.min():.2f}.",
-         f"To the full method, as in the other columns: {seven['w.o. Freeze & IP'] - seven['Ours']:+.2f} and "
+         f"To the full method, as in the other columns, {seven['w.o. Freeze & IP'] - seven['Ours']:+.2f} and "
          f"{seven['w.o. Text & Freeze'] - seven['Ours']:+.2f}.", f"| {pacs['w.o. Text'] - pacs['Ours']:+.2f}. |",
          f"{alone:.2f} and {text:.2f}: {text / alone:.1f} times as much; 0.24 would give {text / 0.24:.1f}.",
          f"{seven['w.o. Text & Freeze']}, the number of FedPer in Table 1 ({printed('table1', 'cifar10')['FedPer']}). "

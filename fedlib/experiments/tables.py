@@ -333,11 +333,14 @@ def load_table(ident: "str | Table") -> Table:
 
 
 def asked_of(block: str, title: str, claim: dict) -> dict:
-    """A claim about another block (`claims_of`), asked of this one, which nothing printed stands beside."""
+    """A claim about another block (`claims_of`), asked of this one, which nothing printed stands beside: who is ahead,
+    not by how much.
+    """
+    size = ", the direction alone" * bool(re.search(r"\d points", claim["says"]))
     named = claim["block"].replace("_", "[-_]")
     return {k: v for k, v in claim.items() if k not in ("margin", "note")} | {
         "id": re.sub(f"-{named}-", f"-{block}-", claim["id"]), "block": block,
-        "says": f"{claim['says']} Asked of: {title}."}
+        "says": f"{claim['says']} Asked of: {title}{size}."}
 
 
 # the command's list

@@ -107,8 +107,9 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     gain (points).
 
     accuracy: the mean over domains and seeds, by the table's rule; nan where another try of the row has more records,
-    since what diverges with some seeds must not be judged by the others. n: runs. gain: over the row as it is given,
-    with the seed (and the domain left out) where it is the least. by: the column that counts in a table of transfer.
+    since what diverges with some seeds, or on the way, must not be judged by the others. n: runs that did not. gain:
+    over the row as it is given, with the seed (and the domain left out) where it is the least. by: the column that
+    counts in a table of transfer.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
     of = {(p.block, p.row, p.run.digest): record for p, record in filled.records_of(table, profile, results,
@@ -121,7 +122,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
         line = lines.setdefault((p.block, p.row, number), {
             "lr": p.run.settings[rate_of(p.run)] if rate_of(p.run) else p.run.protocol.lr,
             "weight": p.run.settings.get(MAIN.get(p.run.method, "")), "values": {}})
-        if record := of.get((p.block, p.row, p.run.digest)):
+        record = of.get((p.block, p.row, p.run.digest))
+        if record and filled.highest_loss(record["rounds"]) <= filled.FAR:       # else its row would have no number
             value = rules.select(record, table.select)
             accuracy = value[by] if table.transfer else sum(value.values()) / len(value)
             line["values"][p.seed, p.run.data.unseen] = accuracy

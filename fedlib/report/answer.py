@@ -11,6 +11,7 @@ from IPython.display import HTML
 from fedlib.experiments import claims, tables
 from fedlib.experiments.claims import NOT_RUN
 from fedlib.experiments.statistics import interval
+from fedlib.methods import make
 from fedlib.report import verdicts
 
 NTH = {1: "best", 2: "second", 3: "third"}
@@ -50,6 +51,10 @@ def card(page, block: str) -> dict:
     judged = judged[judged.id.map({c["id"]: c["block"] for c in table.claims}) == block]
     # of costs, features and attacks the page says the rest
     about = "accuracy" in (metrics(table) or {"accuracy"}) and not table.measure and not table.shows
+    if not subject:     # one of many may be the best, where they answer one question: a net for all, or one's own
+        kinds = {make(p.run.method, p.run.settings).personal for p, _ in page.found
+                 if p.block == block and p.row in named.values()}
+        about = about and len(kinds) == 1 < len(named)
     unit = "% ood" if table.transfer else "%"
     return {"title": page.titles[block], "own": page.blocks[block] != "mini",
             "printed": placed(printed.to_frame().T, subject, unit),

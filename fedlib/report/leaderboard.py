@@ -285,7 +285,10 @@ class Board:
         domains = self.page.table.blocks[block]["columns"]
         below = {name: {"accuracy (%)": f"{at['avg']:.1f}", "worst (%)": f"{min(at[d] for d in domains):.1f}"}
                  for name, at in floors.items()}
-        return pd.concat([frame.astype(object), pd.DataFrame(below, dtype=object).T]).reindex(columns=frame.columns)
+        for name in frame.select_dtypes("float"):      # among words they would keep all digits
+            frame[name] = frame[name].map(lambda v: "–" if pd.isna(v) else f"{v:,.1f}")
+        whole = pd.concat([frame.astype(object), pd.DataFrame(below, dtype=object).T]).reindex(columns=frame.columns)
+        return whole.fillna("–")
 
     def about(self, block: str) -> str:
         """A block in words: heights, which rows are evidence, who differs from FedAvg, what three seeds can show."""
@@ -341,7 +344,8 @@ class Board:
             f"What does not transfer, in points over {CONTROL}: {moved}."])
 
     def beside(self, ident: str, same: dict[str, str]) -> pd.DataFrame:
-        """A paper's table and this board: a line for each of its blocks with records in lite, or with a set here.
+        """A paper's table and this board: a line for each of its blocks with records in lite, or with a set here. The
+        same nets tested otherwise (`printed`) are no second case.
 
         same: {the paper's block: the set here}. own table, leaderboard: how the printed order of the averages agrees
         with ours in that very table, and with the methods compared on the set here. place, of: where the method that is
@@ -353,7 +357,8 @@ class Board:
         cells = cells[(cells.setting == "avg") & cells.printed.notna() & cells.row.isin(set(table.printed.method))]
         heights = self.lines[self.lines.method.isin(self.compared)]
         heights = heights.pivot_table(index="method", columns="block", values="accuracy")
-        for block, part in cells.groupby("block", sort=False):
+        own = [b for b, content in table.blocks.items() if "printed" not in content]
+        for block, part in cells[cells.block.isin(own)].groupby("block", sort=False):
             part = part.assign(method=part.row.map(named)).drop_duplicates("method").set_index("method")
             best, ours = part.printed.idxmax(), part.ours.dropna()
             if len(ours) >= FEW or block in same:

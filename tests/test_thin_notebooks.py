@@ -46,6 +46,23 @@ def test_a_set_up_cell_has_at_most_8_lines(path):
         last = tags
 
 
+def unseen_outputs(body: list, inside: bool = False):
+    """Calls that make something to look at and stand where IPython does not show it: in a branch or a loop."""
+    for line in body:
+        for part in (getattr(line, "body", []), getattr(line, "orelse", [])):
+            yield from unseen_outputs(part, True) if isinstance(line, ast.If | ast.For) else ()
+        if inside and isinstance(line, ast.Expr) and isinstance(line.value, ast.Call):
+            called = ast.unparse(line.value.func)
+            if called.startswith(("text.", "plots.")) and called not in ("text.titled", "text.show_each"):
+                yield ast.unparse(line)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_what_a_cell_makes_is_shown(path):
+    """Two pages made a table below an `if`, and showed none."""
+    assert [lost for _, lines in cells(path) for lost in unseen_outputs(ast.parse("\n".join(lines)).body)] == []
+
+
 def test_no_function_stands_in_two_notebooks():
     """Hooks of a method's class have the library's names."""
     places = defaultdict(set)

@@ -110,7 +110,7 @@ class FedPall(ADCOL):
     denominator without the positive; class means as they are; a mask and an alpha of each sample. One trip a round: G
     mixes features in the round after it was made (released code exchanges prototypes first), and in the first round
     there is no A, no G and nothing to mix with.
-    Zhang et al., ICCV 2025 (no preprint), DistriAI/FedPall.
+    Zhang et al., ICCV 2025, arXiv:2507.04781, DistriAI/FedPall.
     """
     delta: float = 0.1                   # 0.7 on Digits (the paper: 0.3, and 0.7 for mu) and 0.1 else
     tau: float = 3.0                     # 3 in the code; not stated

@@ -76,6 +76,7 @@ class FedCGS(Fed3R):
     Of the same sums: mu_c the mean of a class, pi_c its share, S the covariance of all features, plus lam I (released
     code: 0). A class that nobody holds counts as one sample at 0. Guan et al., AAAI 2025, arXiv:2503.06962.
     """
+    limit = "no setting makes it steps; of any split it is the Gaussian classifier of the pooled samples"
     lam: float = 0.0
     unit: bool = False
 

@@ -14,9 +14,10 @@ ADAPTED = {nn.Linear: "weight", nn.Conv2d: "weight", nn.MultiheadAttention: "in_
 class LoRA(FedAvg):
     """W + (alpha / r) B A in the place of every weight W `(out, in)` of the body: FedAvg of A `(r, in)`, B `(out, r)`.
 
-    The head is trained and averaged whole; W, biases and norms stay as they came and never travel. A starts at
-    N(0, 1 / in), B at 0. Kernels count as `(out, in k k)`. A and B are averaged apart, and the product of the means is
-    not the mean of the products (FedIT, arXiv:2305.05644). Hu et al., ICLR 2022, arXiv:2106.09685.
+    The head is trained and averaged whole; W, biases and the norms' weights stay as they came and never travel; running
+    statistics do. A starts at N(0, 1 / in), B at 0. Kernels count as `(out, in k k)`. A and B are averaged apart, and
+    the product of the means is not the mean of the products (FedIT, arXiv:2305.05644). Hu et al., ICLR 2022,
+    arXiv:2106.09685.
     """
     r: int = 4
     alpha: float = 8.0

@@ -117,6 +117,18 @@ def doubts(names: list[str], results: Path | None = None) -> str:
     return "\n\nWhat speaks against these rows as evidence:\n\n" + "\n".join(lines) if lines else ""
 
 
+def otherwise(names: list[str]) -> str:
+    """What the rows of `against` have that is no default, as costs and entries list them; and who is no row."""
+    from fedlib.experiments import tables
+    rows = {r["name"]: r.get("settings", {}) for r in tables.load_table("zoo/methods").rows}
+    changed = "; ".join(f"{n} {_words(rows[n])}" for n in names if rows.get(n))
+    absent = ", ".join(n for n in names if n not in rows)
+    lines = [f"Costs and settings on this page are the defaults. In this table: {changed}."] * bool(changed)
+    lines += [f"Not run in these two settings: {absent}. The [leaderboard](../across/leaderboard.ipynb) has images of "
+              "three sets, and tuned rows behind an encoder."] * bool(absent)
+    return "".join(f"\n\n{line}" for line in lines)
+
+
 def entries(names: list[str]) -> str:
     """The entries of some methods, one after the other."""
     return "\n\n".join(map(entry, names))

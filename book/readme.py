@@ -66,8 +66,8 @@ def answered() -> str:
     return (f"Answered by evidence: {decided(made, ' of the five papers')}. Counted together with its paper's other "
             f"claims (Holm), {verdicts.together(every[~again])} for or against a paper hold. With records that are not "
             f"evidence: {made[claims.NOT_EVIDENCE]}. Not run: {made[claims.NOT_RUN]}, {absent} of them for data or "
-            "weights that were not at hand. Asked once more of the same data as features of a frozen encoder, below a "
-            "small net, which is not the papers' experiment: "
+            "weights that were not at hand. Asked once more of the same data as features of a frozen encoder, with a "
+            "small trained net on top, which is not the papers' experiment: "
             f"{decided(more)}.")
 
 

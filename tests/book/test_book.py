@@ -113,7 +113,7 @@ def test_every_complaint_has_its_thread_and_what_keeps_our_answer():
         threads = re.findall(f"{link} {name}", plain)
         assert threads and all((where, number) == (said, count) for where, number, said, count in threads), plain[:80]
         assert len(threads) == plain.count("https://github.com/")
-        kept = re.findall(r"`((?:tests|fedlib)/[\w/.]+)`", plain.partition("Kept by")[2])
+        kept = re.findall(r"`((?:tests|fedlib)/[\w/.]+)`", plain.partition("Checked by")[2])
         assert kept and all((ROOT / name).is_file() for name in kept), plain[:80]
 
 

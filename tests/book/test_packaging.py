@@ -57,7 +57,7 @@ def test_ci_runs_every_test_and_what_a_visitor_runs():
     script = ROOT / ".ci/run"
     assert script.stat().st_mode & 0o111, ".ci/run is not executable"
     lines = script.read_text(encoding="utf-8").splitlines()
-    made = ['make test-all PART="tests notebooks/data" WITHIN=16', "make reproduce DRAW=1", "make check-book"]
+    made = ['make test-all PART="tests notebooks/data" WITHIN=12', "make reproduce DRAW=1", "make check-book"]
     assert [line for line in lines if line.startswith("make ")] == lines[-3:] == made and "set -euo pipefail" in lines
 
 

@@ -53,8 +53,9 @@ _SIZE, _CANVAS, _GLYPH = SIZES[0], 64, 40  # px: side of an image, side of a gly
 _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 
 
-def read(root=None, size=_SIZE, say=print):
-    """The four domains as numpy arrays, and what the manifest should add (nothing). `root` is ignored: no file is read.
+def read(root=None, size=_SIZE, say=print, skip=None):
+    """The four domains as numpy arrays, and what the manifest should add (nothing). `root` and `skip` are ignored: no
+    file is read.
 
     Returns ({domain: (x uint8 (N,3,28,28), y int64 (N,), part uint8 (N,))}, {}), ordered by part, then class.
     Raises UserError for a size other than 28.

@@ -97,10 +97,10 @@ AGREEING = ("{main} and {other} .", "{main} . {other} .", "{main} . also {other}
 DIFFERING = ("{other} but {main} .", "although {other} , {main} .", "{main} although {other} .")
 
 
-def read(root=None, size=SIZES[0], say=print):
+def read(root=None, size=SIZES[0], say=print, skip=None):
     """The four domains as numpy arrays, and what the manifest adds: the words, in the order of their ids.
 
-    `root` is ignored: no file is read. Returns ({domain: (x int32 (N,24), y int64 (N,), part uint8 (N,))},
+    `root` and `skip` are ignored: no file is read. Returns ({domain: (x int32 (N,24), y int64 (N,), part uint8 (N,))},
     {"words": [...]}), ordered by part, then class. Raises UserError for a size other than 24.
     """
     if size not in SIZES:

@@ -198,6 +198,8 @@ def in_csv(path: Path, ignored: Counter) -> tuple[str, list[str], list[Sample]]:
         raise UserError(f"{path} has the columns path and text: leave one of them out")
     if len(set(columns)) < len(columns):
         raise UserError(f"{path} has the column {next(c for c in columns if columns.count(c) > 1)} twice")
+    if long := next((row for row in rows if None in row), None):
+        raise UserError(f"{path}: line {long['line']} has more cells than the header (a comma inside a number?)")
     return CONTENT[content[0]] if content else "features", numbers, list(_rows(path, rows, content, numbers, ignored))
 
 

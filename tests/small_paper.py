@@ -56,9 +56,9 @@ def use(tmp_path: Path, monkeypatch, text: str, printed: str = "", name: str = "
     return papers
 
 
-def a_record(planned, accuracy, rounds: int = 1, loss: float = 1.0) -> dict:
+def a_record(planned, accuracy, loss: float = 1.0) -> dict:
     """A record of this planned run: in every domain the accuracy, or one for each round; loss: of training."""
-    curve = accuracy if isinstance(accuracy, list) else [accuracy] * rounds
+    curve = accuracy if isinstance(accuracy, list) else [accuracy] * planned.run.protocol.rounds
     domains = [d for d in planned.run.data.domains if d not in planned.run.data.unseen]
     every = [{"round": r + 1, "acc": dict.fromkeys(domains, v), "loss": 1.0, "train_loss": loss}
              for r, v in enumerate(curve)]

@@ -79,9 +79,14 @@ def check(folder, results, tolerance, table, profile):
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
     from fedlib.report import shown
-    lines = batch.differences(folder, results_folder(results))
+    if not tolerance >= 0:
+        raise UserError(f"the tolerance is {tolerance:g} points; it has to be 0 or more")
+    results = results_folder(results)
+    lines = batch.differences(folder, results)
     if not lines:
         raise UserError(f"no records in {folder}")
+    if all(gap != gap for _, _, gap in lines):
+        raise UserError(f"of the {len(lines)} records in {folder} none has a committed one in {results}")
     if table:
         click.echo(shown.reproduced_text(shown.reproduced(table, profile, folder, results)) + "\n")
     click.echo(batch.differences_text(lines))

@@ -125,7 +125,7 @@ def evaluate(model, dataset, own, client, every, device, as_json):
 @click.command()
 @click.argument("method")
 @click.option("--data", "dataset", default="mini_digits", show_default=True, help="Dataset; a node may name its own.")
-@click.option("--rounds", default=20, show_default=True, help="Communication rounds.")
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1), help="Communication rounds.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As in `fedlib train`.")
 @click.option("--results", default="runs", show_default=True, help="Folder for the record, on the server.")
@@ -138,6 +138,8 @@ def flower(method, dataset, rounds, seed, sets, results, timeout, nodes, secure,
     from fedlib.engine.run import run_in_words
     from fedlib.remote.app import write_app
     run_in_words(method, dataset, rounds, seed, sets)
+    if not 0 < timeout < float("inf"):
+        raise UserError(f"the time limit is {timeout:g} s; it has to be above 0")
     bound = dict(pair.rpartition("=")[::2] for pair in nodes)
     if not all(domain and number.isdecimal() for domain, number in bound.items()):
         raise UserError("--node is DOMAIN=ID, as in scans=1234: the number that `flwr supernode register` printed")

@@ -6,6 +6,7 @@ import click
 
 from fedlib.cli.options import DEVICE, JSON
 from fedlib.core import settings
+from fedlib.core.errors import UserError
 
 
 @click.command()
@@ -102,18 +103,18 @@ def partition(name, seed, out, picture, store, as_json):
     if store:
         absent = named_partitions.store([name] if name else list(named_partitions.all_named()), click.echo)
         return int(bool(absent and name))
+    if not name and (out or picture):
+        raise UserError("name the partition whose clients are to be written")
     if not name:
         lines = named_partitions.listing()
         return click.echo(json.dumps(lines, indent=1) if as_json else named_partitions.listing_text(lines))
     spec = named_partitions.load_named(name).data
     found = named_partitions.drawn(spec, seed)
-    if as_json:
-        return click.echo(json.dumps(found))
-    click.echo(named_partitions.in_words(name, found))
+    click.echo(json.dumps(found) if as_json else named_partitions.in_words(name, found))
     if out:
         write_bytes(out, json.dumps(named_partitions.indices(spec, seed)).encode())
-        click.echo(f"indices: {out}")
+        click.echo(f"indices: {out}", err=as_json)
     if picture:
-        from fedlib.report import plots
-        plots.holdings(named_partitions.frame(found), "training samples").savefig(picture)
-        click.echo(f"picture: {picture}")
+        from fedlib.report import plots, shown
+        shown.save(plots.holdings(named_partitions.frame(found), "training samples"), picture)
+        click.echo(f"picture: {picture}", err=as_json)

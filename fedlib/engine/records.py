@@ -1,10 +1,12 @@
 """The record of a run: what was asked, what was measured, how it was made. Records are the only source of numbers."""
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 from fedlib.core import schema
 from fedlib.core.errors import UserError
 from fedlib.core.files import write_bytes
+from fedlib.engine.evaluate import stalled
 from fedlib.engine.run import Run, run_digest
 
 MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data?": {"digest": str}}
@@ -78,11 +80,13 @@ def check_rounds(rounds: list[dict]):
         raise ValueError("its rounds without a test are not whole")
     rounds = [r for r in rounds if "acc" in r]
     wanted = set().union(*rounds) & {*BY_NAME, *NUMBERS, "val_loss"}
+    trained = wanted | {"train_loss"}       # not of a test before training, round 0
     domains = {d for r in rounds for d in r["acc"]}
     for r in rounds:
         try:
             percents = [v for k in BY_NAME if k in r for v in r[k].values()]
-            whole = r.get("absent") or (wanted <= r.keys() and r["acc"].keys() == domains)
+            whole = r.get("absent") or ((trained if r["round"] else wanted - {"train_loss"}) <= r.keys()
+                                        and r["acc"].keys() == domains)
             right = (whole and type(r["round"]) is int and all(type(v) is not bool and 0 <= v <= 100 for v in percents)
                      and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
                      and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
@@ -104,6 +108,10 @@ def check_plan(record: dict):
         raise ValueError("its rounds are not in order")
     if numbers[-1] > last:
         raise ValueError("it has more rounds than were asked for")
+    if numbers[-1] < last:
+        early = SimpleNamespace(**{"patience": 0, "stop": ""} | protocol)
+        if not stalled([r for r in record["rounds"] if "acc" in r], early):
+            raise ValueError("it ends before the rounds that were asked for")
     asked, seen = run.get("data", {}), {d for r in record["rounds"] for d in r.get("acc", ())}
     for domains in (set(asked.get("domains") or ()) - set(asked.get("unseen") or ()),
                     {client.get("domain") for client in held.get("clients", ())}):

@@ -133,7 +133,7 @@ def _start(planned, results, device, left, stack) -> Child:
     command = [sys.executable, "-m", "fedlib", "run", planned.table, "--profile", planned.profile, "--seeds",
                str(planned.seed), "--only", planned.run.digest, "--results", str(results), "--device", device,
                "--stack", str(stack)]
-    log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
+    log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}-{os.getpid()}.log"
     return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log, left)
 
 
@@ -270,7 +270,8 @@ def chosen(ident: str, profile: str, seeds=None, only: str | None = None, halves
         planned = evidence.halves(table, profile, halves_of, seeds)
     if only:
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
-        beside = [*tune.tries(table, profile), *table.halves(profile, seeds)]       # by their digest, one at a time
+        # by their digest, one at a time
+        beside = tune.tries(table, profile, seeds=seeds or tune.SEEDS) + table.halves(profile, seeds)
         planned = ([p for p in planned if only in (p.row, p.run.method, p.run.digest)]
                    or [p for p in beside if only == p.run.digest])
         if not planned:

@@ -285,10 +285,7 @@ class Board:
         domains = self.page.table.blocks[block]["columns"]
         below = {name: {"accuracy (%)": f"{at['avg']:.1f}", "worst (%)": f"{min(at[d] for d in domains):.1f}"}
                  for name, at in floors.items()}
-        for name in frame.select_dtypes("float"):      # among words they would keep all digits
-            frame[name] = frame[name].map(lambda v: "–" if pd.isna(v) else f"{v:,.1f}")
-        whole = pd.concat([frame.astype(object), pd.DataFrame(below, dtype=object).T]).reindex(columns=frame.columns)
-        return whole.fillna("–")
+        return pd.concat([frame.astype(object), pd.DataFrame(below, dtype=object).T]).reindex(columns=frame.columns)
 
     def about(self, block: str) -> str:
         """A block in words: heights, which rows are evidence, who differs from FedAvg, what three seeds can show."""

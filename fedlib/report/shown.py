@@ -85,11 +85,20 @@ def compared(files: list[Path], to: str = "", rule: str | None = None) -> tuple[
 def draw_curves(table: tables.Table, results: Path, picture: Path):
     """The mean over the domains after each round, a panel for each block, as a file. UserError: of no known kind."""
     from fedlib.report import plots
+    frame = filled.curves(table, comparisons.PROFILE, Path(results))
+    save(plots.curves(frame, panel="block" if frame.block.nunique() > 1 else None), picture)
+
+
+def save(figure, picture: Path):
+    """The figure as a file. UserError: of no known kind, or it cannot be written."""
     kinds = (".svg", ".pdf", ".png")
     if picture.suffix not in kinds:
         raise UserError(f"'{picture}' is no picture's name: end it with {', '.join(kinds)}")
-    frame = filled.curves(table, comparisons.PROFILE, Path(results))
-    plots.curves(frame, panel="block" if frame.block.nunique() > 1 else None).savefig(picture, bbox_inches="tight")
+    try:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(picture, bbox_inches="tight")
+    except OSError as error:
+        raise UserError(f"cannot write {picture}: {error.strerror}") from error
 
 
 def compared_text(table: tables.Table, found: dict) -> str:

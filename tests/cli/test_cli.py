@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,12 +240,13 @@ def test_a_child_says_by_its_exit_code_that_time_stopped_it(fedlib, small, tmp_p
 def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_path):
     fresh, committed = small.path(tmp_path / "fresh"), small.path(tmp_path / "committed")
     def one(street):
-        return [{"round": 1, "acc": {"scans": 50.0, "street": street}}]
+        return [{"round": r, "acc": {"scans": 50.0, "street": street}, "train_loss": 1.0} for r in range(1, 5)]
     record = {"run": small.spec, "made": {"seconds": 1.0}, "rounds": one(20.0)}
     records.write_record(fresh, record)
     args = ("check", tmp_path / "fresh", "--results", tmp_path / "committed", "--tolerance", 2)
-    assert fedlib(*args)[:2] == (0, "1 fresh records: 0 equal to the committed ones in every percentage and "
-                                    "loss, 0 differ by at most 0.00 points, 1 have no committed one\n")
+    code, out, err = fedlib(*args)      # a mistyped folder of results
+    assert code == 2 and f"of the 1 records in {tmp_path / 'fresh'} none has a committed one" in err
+    assert fedlib(*args[:-1], "nan")[0] == 2
     for street, code, words in [(20.0, 0, ": 1 equal"), (23, 0, "1 differ by at most 1.50"), (15, 1, "2.50 poi")]:
         records.write_record(committed, record | {"rounds": one(street)})
         found, out, err = fedlib(*args)
@@ -254,8 +256,16 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
         records.write_record(fresh, record | {"made": {"seconds": 1.0} | made})
         records.write_record(committed, record | {"made": {"seconds": 1.0} | other, "rounds": one(20.1)})
         assert fedlib(*args)[0] == code
-    records.write_record(committed, record | {"rounds": [*one(20.0), one(20.0)[0] | {"round": 2}]})   # stopped early
-    assert fedlib(*args)[0] == 1
+
+
+def test_check_sees_that_two_runs_stopped_in_another_round(fedlib, small, tmp_path):
+    run = replace(small, protocol=replace(small.protocol, patience=1))
+    for folder, val in (("fresh", [50, 40]), ("committed", [50, 60, 40])):
+        rounds = [{"round": k + 1, "acc": {"scans": 50.0, "street": 20.0}, "val": {"scans": v, "street": v},
+                   "train_loss": 1.0} for k, v in enumerate(val)]
+        records.write_record(run.path(tmp_path / folder), {"run": run.spec, "made": {"seconds": 1.0}, "rounds": rounds})
+    code, _, err = fedlib("check", tmp_path / "fresh", "--results", tmp_path / "committed")
+    assert code == 1 and "differs by inf points" in err
 
 
 # mistakes

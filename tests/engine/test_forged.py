@@ -42,6 +42,8 @@ FORGED = {
     "the best round twice": lambda record: record["rounds"].append(copy.deepcopy(record["rounds"][-1])),
     "a round left out": lambda record: record["rounds"].pop(1),
     "the first round left out": lambda record: record["rounds"].pop(0),
+    "the last round left out": lambda record: record["rounds"].pop(),
+    "no training losses": lambda record: [r.pop("train_loss") for r in record["rounds"]],
     "a round more": lambda record: record["rounds"].append(copy.deepcopy(record["rounds"][-1]) | {"round": 4}),
     "no rounds": lambda record: record["rounds"].clear(),
     "a truth for a number": each(lambda acc: dict.fromkeys(acc, True)),

@@ -52,6 +52,10 @@ class Case:
         small_paper.use(tmp_path, monkeypatch, text, PRINTED)
         self.results, self.table = tmp_path / "results", tables.load_table("small/t")
 
+    def change(self, **rows):
+        """Other values of some rows."""
+        self.table = dataclasses.replace(self.table, rows=[r | rows.get(r["name"], {}) for r in self.table.rows])
+
     def fill(self, constant=10.0, loss=1.0, **rows):
         rows = {{"other": "y, other weight"}.get(k, k): v for k, v in rows.items()}
         planned = 1 + max(max(r) if isinstance(r, dict) else len(r) - 1 for r in rows.values())
@@ -152,20 +156,19 @@ def test_reasons_why_there_is_no_verdict(case, given, reason):
     (48.9, "still rising, by up to 1.1 points: x"), (49.1, ""), (60.0, "")])
 def test_where_the_rate_falls_to_nothing_half_the_rounds_say_if_they_are_enough(case, half, reason):
     """FedAvg's curve on Office-10 was flat at the end of 60 rounds, 5 points above its end in 30."""
-    row = next(r for r in case.table.rows if r["name"] == "x")
-    row["protocol"] = {"warmup": 1}
+    case.change(x={"protocol": {"warmup": 1}})
     halves = case.table.halves("mini")
     assert {(p.row, p.run.protocol.rounds, p.run.protocol.warmup) for p in halves} == {("x", 5, 1)}
     if half:
-        small_paper.fill(case.results, [p for p in halves if p.seed == 0], lambda p: [70.0] * 4 + [half])
-    line = case.fill(new=[60, 61, 62], x=[[40] * 9 + [50], 51, 53])      # x rises in its last fifth: the rate fell
+        small_paper.fill(case.results, halves, lambda p: [70.0] * 4 + [half + p.seed])
+    line = case.fill(new=[60, 61.5, 62], x=[[40] * 9 + [50 + k] for k in range(3)])      # x rises: the rate fell
     assert (line.verdict, line.reason) == ((NOT_EVIDENCE, reason) if reason else (SUPPORTED, ""))
     found = evidence.doubled(case.table, "mini", case.results).to_dict("records")
-    assert found == ([{"block": "b", "row": "x", "n": 1, "half": half, "whole": 50.0}] if half else [])
+    assert found == ([{"block": "b", "row": "x", "n": 3, "half": half + 1, "whole": 51.0}] if half else [])
 
 
 def test_a_row_has_settled_when_all_its_seeds_were_trained_in_half_the_rounds(case):
-    next(r for r in case.table.rows if r["name"] == "x")["protocol"] = {"warmup": 1}
+    case.change(x={"protocol": {"warmup": 1}})
     for done, settled in (((0, 1), False), ((0, 1, 2), True)):
         small_paper.fill(case.results, [p for p in case.table.halves("mini") if p.seed in done], lambda p: 50.0)
         line = case.fill(new=[60, 61, 62], x=[[50] * 10, [51] * 10, [50] * 10])

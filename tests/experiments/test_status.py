@@ -24,8 +24,8 @@ def table(tmp_path, monkeypatch):
 
 def keep(planned, results, seconds):
     made = {"seconds": seconds}
-    rounds = [{"round": 1, "acc": {"scans": 1.0, "street": 1.0}}]
-    records.write_record(planned.run.path(results), {"run": planned.run.spec, "rounds": rounds, "made": made})
+    record = small_paper.a_record(planned, 1.0)
+    records.write_record(planned.run.path(results), record | {"made": made})
 
 
 def test_every_state_is_seen_and_the_rest_is_estimated(table, tmp_path):

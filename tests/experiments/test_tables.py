@@ -81,7 +81,8 @@ def test_the_digest_ignores_order_spelling_and_defaults():
 
 def test_a_record_survives_the_file(tmp_path):
     run = plan(**PLAIN)
-    record = {"run": run.spec, "rounds": [{"round": 1, "acc": {"scans": 1.5}}], "made": {"seconds": 1.0}}
+    rounds = [{"round": r, "acc": {"scans": 1.5}, "train_loss": 2.0} for r in range(1, run.protocol.rounds + 1)]
+    record = {"run": run.spec, "rounds": rounds, "made": {"seconds": 1.0}}
     records.write_record(run.path(tmp_path), record)
     assert run.path(tmp_path).name == f"FedProx-{run.digest}.json"
     assert records.read_record(run.path(tmp_path)) == json.loads(json.dumps(record))
@@ -273,7 +274,8 @@ def test_a_leave_one_out_table_reads_the_unseen_domain_and_averages_only_whole_r
     for i, p in enumerate(x for x in table.runs("mini", [0, 1]) if x.row == "FedAvg"):
         if (p.seed, p.unseen) != (1, "street"):
             record = a_record(p, 99.0)
-            record["rounds"][0]["unseen"] = {p.unseen: 10.0 * (i + 1)}
+            for r in record["rounds"]:
+                r["unseen"] = {p.unseen: 10.0 * (i + 1)}
             records.write_record(p.run.path(tmp_path), record)
     found = filled.values(table, "mini", tmp_path).set_index(["setting", "seed"]).value
     assert found.to_dict() == {("scans", 0): 10, ("blended", 0): 20, ("printed", 0): 30, ("street", 0): 40,
@@ -286,10 +288,9 @@ def test_a_row_is_read_at_the_time_it_says(tmp_path):
     rows = [{"name": "FedAvg"}, {"name": "FedPer", "when": "after"}, {"name": "Local", "when": "after"}]
     table = dataclasses.replace(tables.load_table(TABLE2), rows=rows)
     for p in table.runs("mini"):
-        record = a_record(p, 10.0, rounds=2)
-        if p.row != "Local":        # a record of one time
-            record["rounds"][1]["after"] = dict.fromkeys(p.run.data.domains, 30.0)
-            record["rounds"][0]["after"] = dict.fromkeys(p.run.data.domains, 50.0)
+        record = a_record(p, 10.0)
+        for r in record["rounds"] if p.row != "Local" else ():        # a record of one time
+            r["after"] = dict.fromkeys(p.run.data.domains, 50.0 if r["round"] == 1 else 30.0)
         records.write_record(p.run.path(tmp_path), record)
 
     def ours(**how):

@@ -80,13 +80,11 @@ def check_rounds(rounds: list[dict]):
         raise ValueError("its rounds without a test are not whole")
     rounds = [r for r in rounds if "acc" in r]
     wanted = set().union(*rounds) & {*BY_NAME, *NUMBERS, "val_loss"}
-    trained = wanted | {"train_loss"}       # not of a test before training, round 0
     domains = {d for r in rounds for d in r["acc"]}
     for r in rounds:
         try:
             percents = [v for k in BY_NAME if k in r for v in r[k].values()]
-            whole = r.get("absent") or ((trained if r["round"] else wanted - {"train_loss"}) <= r.keys()
-                                        and r["acc"].keys() == domains)
+            whole = r.get("absent") or (wanted <= r.keys() and r["acc"].keys() == domains)
             right = (whole and type(r["round"]) is int and all(type(v) is not bool and 0 <= v <= 100 for v in percents)
                      and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
                      and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
@@ -106,6 +104,8 @@ def check_plan(record: dict):
         raise ValueError("its tests are not those that were asked for")
     if numbers[0] not in (0, 1) or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise ValueError("its rounds are not in order")
+    if any(r["round"] and "train_loss" not in r and not r.get("absent") for r in record["rounds"]):
+        raise ValueError("it has a round without a training loss")
     if numbers[-1] > last:
         raise ValueError("it has more rounds than were asked for")
     if numbers[-1] < last:

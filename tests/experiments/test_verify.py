@@ -67,13 +67,18 @@ def test_records_are_drawn_by_the_day(given, tmp_path, fedlib):
 @pytest.mark.parametrize("change", [
     lambda r: r["rounds"][0].update(acc={d: max(0, v - 40) for d, v in r["rounds"][0]["acc"].items()}),
     lambda r: r["rounds"][0].update(train_loss=2 * r["rounds"][0]["train_loss"]),
-    lambda r: [x.update(transfer={"ood": 99.0}) for x in r["rounds"]], lambda r: r["rounds"].pop(),
-    lambda r: r["made"]["data"].update(digest="0" * 64)], ids=["accuracy", "loss", "transfer", "short", "data"])
+    lambda r: [x.update(transfer={"ood": 99.0}) for x in r["rounds"]],
+    lambda r: r["made"]["data"].update(digest="0" * 64)], ids=["accuracy", "loss", "transfer", "data"])
 def test_a_forged_record_is_not(given, fedlib, change):
     path = given(change)
     assert not verify.verify(path)["trusted"]
     code, out, _ = fedlib("verify", path)
     assert code == 1 and "NOT verified" in out
+
+
+def test_a_record_that_was_cut_is_none(given, fedlib):
+    code, _, err = fedlib("verify", given(lambda r: r["rounds"].pop()))
+    assert code == 2 and "it ends before the rounds that were asked for" in err
 
 
 def test_a_forged_end_is_found_from_a_checkpoint(given, trained, tmp_path):

@@ -45,7 +45,7 @@ def test_the_status_of_five_thousand_records_takes_little_more_than_reading_them
     for p in planned[:-5]:
         path = p.run.path(results)
         path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"run": p.run.spec, "rounds": [ROUND | {"round": i} for i in range(40)], "made": {"seconds": 3.6}}
+        record = {"run": p.run.spec, "rounds": [ROUND | {"round": i} for i in range(1, 41)], "made": {"seconds": 3.6}}
         path.write_text(json.dumps(record, indent=1))       # 10 kB, as the committed ones have
     (code, out, _), seconds = computing(lambda: fedlib("status", "--results", results))
     assert code == 0 and "4995 done, 5 missing; 5.0 h so far, about 18 s of computing left" in out

@@ -58,7 +58,8 @@ def test_the_estimate_of_thousands_of_runs_is_quick_too(large, tmp_path):
     for p in planned[::2]:
         path = p.run.path(tmp_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"run": p.run.spec, "rounds": [ROUND], "made": {"seconds": 7.2, "peak_mb": 100}}))
+        rounds = [ROUND | {"round": i} for i in range(1, 41)]
+        path.write_text(json.dumps({"run": p.run.spec, "rounds": rounds, "made": {"seconds": 7.2, "peak_mb": 100}}))
     found, seconds = computing(lambda: status.summary(planned, tmp_path))
     assert (found["done"], found["missing"], found["left"]) == (2500, 2500, pytest.approx(5.0)) and seconds < 5
     assert (found["peak_mb"], found["hardware"]) == (100, [])

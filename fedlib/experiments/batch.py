@@ -133,7 +133,7 @@ def _start(planned, results, device, left, stack) -> Child:
     command = [sys.executable, "-m", "fedlib", "run", planned.table, "--profile", planned.profile, "--seeds",
                str(planned.seed), "--only", planned.run.digest, "--results", str(results), "--device", device,
                "--stack", str(stack)]
-    log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}-{os.getpid()}.log"
+    log = Path(results) / ".logs" / f"{planned.run.method}-{planned.run.digest}.log"
     return Child(planned, command + (["--time-budget", f"{max(left, 1):.0f}s"] if left else []), log, left)
 
 

@@ -44,7 +44,7 @@ def card(page, block: str) -> dict:
     "basis"}. Of a table that prints no accuracy, like one of costs, the page says the rest."""
     table, subject = page.table, subject_of(page, block)
     own, named = readings(page, block)
-    ours = page.by(setting=table.mean_column(block)).loc[block].reindex(columns=named.values()).set_axis(named, axis=1)
+    ours = page.by(setting=table.mean_column(block)).loc[block].reindex(columns=named.values())
     prints = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block, printed=True))]
     printed = prints.set_index("row").printed.reindex(own).dropna()
     judged = page.judged()
@@ -58,7 +58,7 @@ def card(page, block: str) -> dict:
     unit = "% ood" if table.transfer else "%"
     return {"title": page.titles[block], "own": page.blocks[block] != "mini",
             "printed": placed(printed.to_frame().T, subject, unit),
-            "ours": placed(ours.rename(columns=named), named.get(subject, subject), unit) if about else "",
+            "ours": placed(ours, named.get(subject, subject), unit) if about else "",
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),
             "basis": basis(page, block, list(named.values()))}
 

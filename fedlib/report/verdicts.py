@@ -103,7 +103,8 @@ def summary(claims: pd.DataFrame) -> Markdown:
         "contradicted: a run that was not tuned, or has not settled, may say the opposite when it is. Each interval is "
         "right in 95 % of all cases, and there are many: counted together with all decided claims of their paper "
         f"(Holm), {together(real)} for or against a paper hold. "
-        f"{len(again)} are asked once more of the same data as features of a frozen encoder, below a small net: there "
+        f"{len(again)} are asked once more of the same data as features of a frozen encoder, with a small "
+        "trained net on top: there "
         f"{', '.join(f'{n} are {verdict}' for verdict, n in more.items())}.")
 
 

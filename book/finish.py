@@ -15,7 +15,10 @@ DRAWN_BY_SCRIPT = {"fa-xmark"}      # that pages show later
 PRINTS = re.compile(r'<button onclick="window\.print\(\)"(\s[^>]*?)title="Print[^"]*"(.*?)</button>', re.S)
 FOLDS = re.compile(r'">([^<]+)</a>(<details[^>]*>)<summary>(?=<span class="toctree-toggle")')
 CELLS = re.compile(r' id="(T_\w+?_(?:row\d+_col|level\d+_(?:row|col))\d+)"')
-PLACES = re.compile(r' class="data row\d+ col\d+"')       # of a table's cells, which no style asks for
+# What no style asks for: the places of a table's cells in their classes, and the blanks between its tags.
+PLACES = re.compile(r' class="(?:data|blank|col_heading|index_name)\b[^"]*"|(?<= class="row_heading) level\d+ row\d+')
+OF_TABLES = r"</?(?:table|thead|tbody|tr|th|td)\b"
+BLANKS = re.compile(rf"(?<=<td) (?=>)|({OF_TABLES}[^>]*>)\s+(?={OF_TABLES})")
 LISTS = ' role="list" class="citation-list"'       # of entries that a screen reader does not take for a list's
 STYLES = "_static/styles/pydata-sphinx-theme.css"
 
@@ -28,7 +31,8 @@ def finish(site: Path):
         used |= set(NAMES.findall(text))
         text = FOLDS.sub(r'">\1</a>\2<summary aria-label="Pages of: \1">', ICONS.sub("", text))
         styled = set(re.findall(r"#(T_\w+)", text))
-        text = PLACES.sub("", CELLS.sub(lambda cell, styled=styled: cell[0] if cell[1] in styled else "", text))
+        text = CELLS.sub(lambda cell, styled=styled: cell[0] if cell[1] in styled else "", text)
+        text = BLANKS.sub(r"\1", PLACES.sub("", text))
         text = text.replace(LISTS, ' class="citation-list"')
         path.write_text(text if path.name == "search.html" else SEARCH.sub("", text), encoding="utf-8")
     styles = site / STYLES

@@ -195,7 +195,7 @@ def optimiser(protocol: Protocol, net, client):
     """A new optimiser, or the client's with the moments of its last round; its rate is that of the round."""
     opt = OPTIMISERS[protocol.optimiser](protocol, net)
     for group in opt.param_groups:
-        group["lr"] *= warmed(client.round, protocol.warmup, protocol.rounds)
+        group["lr"] = rate(protocol, client.round)
     kept = client.state.get("optimiser", {}) if net is client.net else {}
     opt.state.update({v: dict(kept[k]) for k, v in net.named_parameters() if k in kept})
     return opt
@@ -212,6 +212,11 @@ def keep_moments(protocol: Protocol, opt, net, client):
     """What `optimiser` starts from in the client's next round."""
     if protocol.keep_optimiser and net is client.net:
         client.state["optimiser"] = {k: opt.state[v] for k, v in net.named_parameters() if v in opt.state}
+
+
+def rate(protocol: Protocol, number: int) -> float:
+    """lr in a round, 0, 1, ..."""
+    return protocol.lr * warmed(number, protocol.warmup, protocol.rounds)
 
 
 def warmed(step: int, warmup: int, steps: int) -> float:

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from fedlib.core import settings
 from fedlib.core.errors import UserError
 from fedlib.core.params import each, load_params, mean, snapshot
-from fedlib.methods.base import FedAvg, method
+from fedlib.methods.base import FedAvg, method, rate
 
 
 @method
@@ -161,7 +161,7 @@ class SCAFFOLD(Corrected):
         w, c, c_k = client.got["params"], client.got["c"], client.state.get("c", zeros(client.net))
         tilt = client.scratch["tilt"] = each("mul", each("sub", c, c_k), self.scale)
         super().local(client)
-        y, far = snapshot(client.net), reach(self.protocol, len(client.scratch["losses"]))
+        y, far = snapshot(client.net), reach(self.protocol, client.round, len(client.scratch["losses"]))
         client.scratch["change"] = {k: (w[k] - y[k]) / far - tilt[k] - c_k[k] for k in c}
         client.state["c"] = each("add", c_k, client.scratch["change"])
 
@@ -294,7 +294,9 @@ class Sloped(torch.autograd.Function):
         return None, None, *torch._foreach_mul(ctx.slopes, grad)
 
 
-def reach(protocol, steps: int) -> float:
-    """eta sum_k (1 - m^k) / (1 - m): how far SGD with momentum m goes in so many steps of one gradient of length 1."""
+def reach(protocol, number: int, steps: int) -> float:
+    """eta sum_k (1 - m^k) / (1 - m): how far SGD with momentum m goes in so many steps of one gradient of length 1, at
+    the rate eta of this round.
+    """
     m = protocol.momentum
-    return protocol.lr * sum((1 - m ** k) / (1 - m) for k in range(1, steps + 1))
+    return rate(protocol, number) * sum((1 - m ** k) / (1 - m) for k in range(1, steps + 1))

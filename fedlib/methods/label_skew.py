@@ -22,7 +22,7 @@ class FedNova(FedAvg):
 
     def local(self, client):
         super().local(client)
-        client.scratch["a"] = torch.tensor(reach(self.protocol, len(client.scratch["losses"])))
+        client.scratch["a"] = torch.tensor(reach(self.protocol, client.round, len(client.scratch["losses"])))
 
     def upload(self, client):
         return super().upload(client) | {"a": client.scratch["a"]}

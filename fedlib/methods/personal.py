@@ -9,7 +9,7 @@ from torch.func import functional_call
 from fedlib.core.federation import batches
 from fedlib.core.params import buffers, each, load_params, mean, snapshot
 from fedlib.core.seeds import generator, key
-from fedlib.methods.base import FedAvg, autocast, method
+from fedlib.methods.base import FedAvg, autocast, method, rate
 from fedlib.methods.drift import sq_dist
 
 
@@ -81,7 +81,7 @@ class pFedMe(Personal):
             value = super().step(net, x, y, client, at_rate(opt, self.personal_rate), self.near_own)
         with torch.no_grad():
             w, theta = client.scratch["w"], dict(net.named_parameters())
-            client.scratch["w"] = each("lerp", w, theta, (self.eta or self.protocol.lr) * self.lam)
+            client.scratch["w"] = each("lerp", w, theta, (self.eta or rate(self.protocol, client.round)) * self.lam)
         return value
 
     def near_own(self, net, x, y, client):

@@ -13,7 +13,7 @@ from fedlib.core.federation import batches
 from fedlib.core.losses import mmd
 from fedlib.core.params import NORM, load_params, names, snapshot
 from fedlib.core.seeds import generator
-from fedlib.methods.base import OPTIMISERS, FedAvg, autocast, method
+from fedlib.methods.base import FedAvg, autocast, method, optimiser, rate
 from fedlib.methods.drift import frozen
 
 
@@ -340,7 +340,7 @@ class APFL(FedAvg):
     def local(self, client):
         v = load_params(copy.deepcopy(client.net), client.state.get("v", {})).train()
         alpha = client.state.get("alpha", torch.tensor(self.alpha, device=client.train.y.device))
-        client.scratch |= {"v": v, "opt": OPTIMISERS[self.protocol.optimiser](self.protocol, v),
+        client.scratch |= {"v": v, "opt": optimiser(self.protocol, v, client),
                            "alpha": alpha.clone().requires_grad_(self.adaptive)}
         super().local(client)
         client.state |= {"v": snapshot(v), "alpha": client.scratch["alpha"].detach()}
@@ -350,7 +350,7 @@ class APFL(FedAvg):
         super().step(scratch["v"], x, y, client, scratch["opt"], self.mixed)    # first: the mix takes w before its step
         slope = scratch["alpha"].grad
         if slope is not None:            # the first batch: from now on alpha is fixed and has no gradient
-            scratch["alpha"] = (scratch["alpha"].detach() - self.protocol.lr * slope).clamp(0, 1)
+            scratch["alpha"] = (scratch["alpha"].detach() - rate(self.protocol, client.round) * slope).clamp(0, 1)
         return super().step(net, x, y, client, opt, loss)
 
     def mixed(self, v, x, y, client):

@@ -214,14 +214,24 @@ def test_scaffold_moves_no_batch_norm_statistics():
 
 
 def test_reach_is_how_far_torchs_sgd_goes():
-    assert reach(Protocol(lr=0.5), 3) == 1.5
-    assert reach(Protocol(lr=0.5, momentum=0.5), 3) == 0.5 * (1 + 1.5 + 1.75)
+    assert reach(Protocol(lr=0.5), 0, 3) == 1.5 and reach(Protocol(lr=0.5, warmup=5), 0, 3) == pytest.approx(0.3)
+    assert reach(Protocol(lr=0.5, momentum=0.5), 0, 3) == 0.5 * (1 + 1.5 + 1.75)
     p = nn.Parameter(tensor(0.0))
     opt = torch.optim.SGD([p], 0.1, momentum=0.9)
     for _ in range(7):
         p.grad = tensor(-1.0)
         opt.step()
-    assert reach(Protocol(lr=0.1, momentum=0.9), 7) == pytest.approx(p.item(), rel=1e-6)
+    assert reach(Protocol(lr=0.1, momentum=0.9), 0, 7) == pytest.approx(p.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("warmup, number", [(0, 0), (4, 1), (1, 3)])
+def test_scaffolds_control_variate_is_the_mean_gradient_at_any_rate(warmup, number):
+    client = client_at(1.0, [0.0], params=entry(1.0), c=entry(0.0))
+    client.round = number
+    method = make("SCAFFOLD", {}, Protocol(epochs=3, batch=1, lr=0.25, warmup=warmup, rounds=5))
+    method.loss = lambda net, x, y, client: 2 * net.head.weight.sum()       # a gradient of 2 everywhere
+    method.local(client)
+    equal(client.state["c"]["head.weight"], [[2.0]], atol=1e-6, rtol=0)
 
 
 def test_scaffold_refuses_adam():

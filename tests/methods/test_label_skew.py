@@ -44,8 +44,8 @@ def test_a_client_is_counted_as_far_as_sgd_goes(r):
     for _ in range(7):
         w.grad = torch.ones(1)
         opt.step()
-    assert float(w.detach()) == pytest.approx(-reach(Protocol(lr=0.1, momentum=r), 7), rel=1e-5)
-    assert reach(Protocol(lr=1.0, momentum=r), 7) == pytest.approx((7 - r * (1 - r ** 7) / (1 - r)) / (1 - r))
+    assert float(w.detach()) == pytest.approx(-reach(Protocol(lr=0.1, momentum=r), 0, 7), rel=1e-5)
+    assert reach(Protocol(lr=1.0, momentum=r), 0, 7) == pytest.approx((7 - r * (1 - r ** 7) / (1 - r)) / (1 - r))
 
 
 def test_fednova_is_fedavg_where_all_take_as_many_steps(tmp_path):

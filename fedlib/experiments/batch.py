@@ -359,6 +359,7 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
         for row, c in of.items():
             changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items()) or "as it is given"
             say(f"{place}: {row}: {changed}; {c['accuracy']:.2f} % on validation samples, {c['given']:.2f} as given")
+        say(f"kept in {tables.tuned_file(ident)}")
     return code
 
 

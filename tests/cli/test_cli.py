@@ -295,6 +295,7 @@ BAD = {
     "negative": ("train FedAvg --set lr=-1 --out {out}", "lr = -1 is too small (at least 0)"),
     "high": ("train FedAvg --set participation=1.5 --out {out}", "participation = 1.5 is too large (at most 1)"),
     "share": ("train FedAvg --set fraction=20 --out {out}", "fraction = 20 is too large (at most 1)"),
+    "overflow": ("train FedAvg --set lr=1e300 --out {out}", "lr = 1e300 is too large (at most 3e+38)"),
     "seed": ("train FedAvg --seed x --out {out}", "seed = 'x' is not a whole number"),
     "idle": ("train FedBN --out {out}", "FedBN has nothing to act on in the net cnn4, where it would be FedAvg; choose "
              "--set net=resnet10 or resnet18 or resnet50 or vit"),

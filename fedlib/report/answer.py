@@ -55,10 +55,10 @@ def card(page, block: str) -> dict:
         kinds = {make(p.run.method, p.run.settings).personal for p, _ in page.found
                  if p.block == block and p.row in named.values()}
         about = about and len(kinds) == 1 < len(named)
-    unit = "% ood" if table.transfer else "%"
+    unit, control = "% ood" if table.transfer else "%", "" if subject else named.get("FedAvg", "")
     return {"title": page.titles[block], "own": page.blocks[block] != "mini",
             "printed": placed(printed.to_frame().T, subject, unit),
-            "ours": placed(ours, named.get(subject, subject), unit) if about else "",
+            "ours": placed(ours, named.get(subject, subject), unit, control) if about else "",
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),
             "basis": basis(page, block, list(named.values()))}
 
@@ -95,23 +95,24 @@ def subject_of(page, block: str) -> str:
     return better.mode().iloc[0] if len(better) else ""
 
 
-def placed(values: pd.DataFrame, subject: str, unit: str = "%") -> str:
+def placed(values: pd.DataFrame, subject: str, unit: str = "%", control: str = "") -> str:
     """'I2PFL best of 9 with 64.9 %, 5.0 ± 2.1 above FedPLVM'; without a subject the best row; "" without values.
 
     values: a line for each seed, a column for each row. Rows are compared on the seeds that both have, and the distance
-    has half of its 95 % interval.
+    has half of its 95 % interval; that to the control as well.
     """
     means = values.mean().dropna()
     if not len(means):
         return ""
-    row = subject if subject in means else means.idxmax()
+    common = values[means.index].dropna()
+    row = subject if subject in means else (common if len(common) else values).mean().idxmax()
     gaps = {r: interval(gap) for r in means.index if r != row and len(gap := (values[row] - values[r]).dropna())}
     if not gaps:
         return f"{row} {means[row]:.1f} {unit}"
     rank, rival = 1 + sum(mean < 0 for mean, _ in gaps.values()), min(gaps, key=lambda r: gaps[r][0])
-    gap, half = gaps[rival]
-    return (f"{row} {NTH.get(rank, f'number {rank}')} of {len(gaps) + 1} with {means[row]:.1f} {unit}, {abs(gap):.1f}"
-            f"{f' ± {half:.1f}' if half == half else ''} {'above' if gap >= 0 else 'below'} {rival}")
+    far = [f"{abs(gap):.1f}{f' ± {half:.1f}' if half == half else ''} {'above' if gap >= 0 else 'below'} {r}"
+           for r in dict.fromkeys((rival, control)) if r in gaps for gap, half in (gaps[r],)]
+    return f"{row} {NTH.get(rank, f'number {rank}')} of {len(gaps) + 1} with {means[row]:.1f} {unit}, {', '.join(far)}"
 
 
 def basis(page, block: str, rows: list[str]) -> str:

@@ -69,6 +69,10 @@ def test_places_are_those_on_common_seeds():
     """B's third seed lifts its mean above A's, which has none."""
     values = pd.DataFrame({"a": [60.0, 61.0, None], "b": [50.0, 51.0, 99.0]})
     assert answer.placed(values, "a") == "a best of 2 with 60.5 %, 10.0 ± 0.0 above b"
+    three = values.assign(FedAvg=values["b"] - 5)
+    assert answer.placed(three, "", "%", "FedAvg") == \
+        "a best of 3 with 60.5 %, 10.0 ± 0.0 above b, 15.0 ± 0.0 above FedAvg"
+    assert answer.placed(three, "FedAvg", "%", "FedAvg") == answer.placed(three, "FedAvg")
 
 
 def test_every_table_asks_a_question():

@@ -54,6 +54,7 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
     """A frame to read. form: of fractions, or by column; words: text, so to the left; index: with the rows' names."""
     if not len(frame):
         return Markdown(EMPTY)
+    frame = frame.rename_axis(index={"block": "dataset"})      # a block's title is its data
     style = (frame if index else frame.reset_index(drop=True)).style.set_table_attributes('class="dataframe"')
     style = style.set_properties(**LEFT) if words else style
     numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None

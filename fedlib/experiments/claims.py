@@ -57,12 +57,12 @@ def in_tuned_form(claim: dict, table: Table, profile: str) -> dict:
 
 
 def variants(row: str, table: Table, forms: dict, there) -> list[str]:
-    """The row, and other readings of what the paper calls so: MOON's other weight is MOON too. A row of released code
-    with its faults (`released`) is none. A reading without a tuned form stands as it is given.
+    """The row, and other readings of what the paper calls so: MOON's other weight is MOON too. A row beside the
+    comparison (`aside`), like released code with its faults, is none. A reading without a tuned form stands as given.
     """
     named = given_name(row)
     other = [r["name"] for r in table.rows if r.get("printed") == named != r["name"]
-             and not is_tuned(r["name"]) and not r.get("released")]
+             and not is_tuned(r["name"]) and not r.get("aside")]
     return [row, *(forms[r] if forms.get(r) in there else r for r in other)]
 
 

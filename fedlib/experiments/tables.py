@@ -30,7 +30,7 @@ MEASURES = {"leakage": "leakage", "budget": "privacy", "attack": "inversion", "c
 # What a paper's file holds, as `schema.check` reads it; settings are checked where runs are planned.
 VALUES = {"settings?": dict, "at?": {str: dict}}
 ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str], "when?": str, "tuned?": bool,
-                "released?": bool, "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict,
+                "aside?": bool, "data?": dict, "net?": dict, "net_at?": {str: dict}, "protocol?": dict,
                 "protocol_at?": {str: dict}}
 HOW = {"data": dict, "net": dict, "protocol": dict}
 CHANGES = {f"{part}?": dict for part in HOW} | {"seeds?": [int]}

@@ -64,12 +64,13 @@ def card(page, block: str) -> dict:
 
 
 def readings(page, block: str) -> tuple[list[str], dict[str, str]]:
-    """The paper's rows, no variants of ours; and of those with a number the reading that is highest: MOON's other
-    weight is MOON too. Tuned, where all are.
+    """The paper's rows, no variants of ours and none that stands `aside`; and of those with a number the reading that
+    is highest: MOON's other weight is MOON too. Tuned, where all are.
     """
     table, named = page.table, page.table.blocks[block].get("claims_of", page.table.printed_as(block))
     printed = set(table.printed[table.printed.dataset == named].method)
-    own = [r for r in page.rows if table.printed_row(r) == r and (r in printed or not printed)]
+    aside = {r["name"] for r in table.rows if r.get("aside")}
+    own = [r for r in page.rows if table.printed_row(r) == r and (r in printed or not printed) and r not in aside]
     ours = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block))]
     ours = ours.set_index("row").ours.dropna()
     for forms in ({r: tables.tuned_name(r) for r in page.rows}, {}):

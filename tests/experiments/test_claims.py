@@ -281,7 +281,7 @@ def test_a_reading_without_a_tuned_form_stands_as_it_is_given_and_released_code_
     won = {"settings": {}, "protocol": {}, "accuracy": 60.0, "given": 50.0, "tries": 2, "seeds": [100]}
     given = [{k: v for k, v in row.items() if k != "tuned"} for row in case.table.rows]
     for released, than in ((False, ["y, tuned", "y, other weight"]), (True, ["y, tuned"])):
-        given[-1]["released"] = released
+        given[-1]["aside"] = released
         tuned = tables.tuned_rows(given, {"b.mini": {"new": won, "y": won}})
         table = dataclasses.replace(case.table, rows=[*given, *tuned])
         asked = claims.in_tuned_form(dict(block="b", setting="avg", better="new", than=["y"]), table, "mini")

@@ -125,9 +125,9 @@ def basis(page, block: str, rows: list[str]) -> str:
         return "none of the printed rows was run"
     epochs = max(p.epochs for p in protocols)
     long = spanned([p.rounds for p in protocols], "round") + f" of {epochs} epochs" * (epochs > 1)
-    counts = [f"{int(found[k].eq(True).sum())} {word}" for k, word in
-              (("learned", "learned"), ("settled", "settled"), ("tuned", "tuned"))
-              if not (k == "tuned" and page.blocks[block] == "paper")]
+    unknown = found.learned.isna().sum()        # where the constant answer was not run
+    counts = [f"{int(found[k].eq(True).sum())} {k}" + f" ({unknown} unknown)" * bool(k == "learned" and unknown)
+              for k in ("learned", "settled", "tuned") if not (k == "tuned" and page.blocks[block] == "paper")]
     return (f"{page.blocks[block]} profile, {long}, {spanned(found.n, 'seed')}; of {len(found)} rows "
             + ", ".join(counts))
 

@@ -48,6 +48,17 @@ def test_a_card_says_place_and_distance_printed_and_ours(page):
     assert found["basis"] == "lite profile, 4 rounds of 2 epochs, 3 seeds; of 3 rows 3 learned, 0 settled, 0 tuned"
 
 
+def test_a_row_aside_takes_no_place(page):
+    next(r for r in page.table.rows if r["name"] == "FedAvg")["aside"] = True
+    assert answer.card(page, "b")["ours"] == "FedProx second of 2 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
+
+
+def test_without_the_constant_answer_it_is_unknown_who_learned(page):
+    for path in page.results.rglob("Constant-*.json"):
+        path.unlink()
+    assert "of 3 rows 0 learned (3 unknown), 0 settled" in answer.card(Page("small/t", "lite"), "b")["basis"]
+
+
 def test_the_box_says_what_was_not_run_and_escapes_what_it_says(page):
     text = answer.box(page).data
     assert "Is FedProx &lt;better&gt;?" in text and "\n\n" not in text

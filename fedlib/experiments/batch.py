@@ -17,7 +17,7 @@ from fedlib.core.files import Busy
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records
 from fedlib.engine import stack as stacked
-from fedlib.experiments import evidence, failures, processes, tables, tune
+from fedlib.experiments import evidence, failures, processes, status, tables, tune
 from fedlib.experiments.results import results_folder
 from fedlib.probes import embeddings
 
@@ -77,7 +77,8 @@ class Child:
 @processes.through_finally()
 def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: float | None = None, say=print,
             stack: str | int | None = None, more=lambda: []) -> dict:
-    """Run what is planned, `jobs` at once; returns counts "done", "stopped", "left" and the list "failed".
+    """Run what is planned, `jobs` at once; returns counts "done", "stopped", "elsewhere" (another process trains
+    them: they are left to it), "left" and the list "failed".
 
     A failed run never stops the others; its log is kept and named. One that lacked memory beside others is tried again
     alone. Interrupted or stopped runs continue next time. On several GPUs each run gets the one that has the fewest.
@@ -85,7 +86,7 @@ def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: f
     """
     start, waiting, running, again, total = time.monotonic(), list(todo), [], [], len(todo)
     stack = stack or stacked.usual(device)
-    outcome = {"done": 0, "failed": [], "stopped": 0, "left": 0}
+    outcome = {"done": 0, "failed": [], "stopped": 0, "elsewhere": 0, "left": 0}
     shown, ask = "", True
     try:
         while True:
@@ -99,7 +100,11 @@ def execute(todo: list, results: Path, jobs: int, device: str = "cpu", budget: f
                 if not waiting:
                     break
                 free = min(machine.places(device), key=lambda d: sum(c.device == d for c in running))
-                running.append(_start(waiting.pop(0), results, free, left, stack))
+                planned = waiting.pop(0)
+                if status.state(planned, results) == "running":
+                    outcome["elsewhere"] += 1
+                    continue
+                running.append(_start(planned, results, free, left, stack))
                 running[-1].device = free
             if not running:
                 break
@@ -310,7 +315,8 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
     jobs = jobs or together(device)
     outcome = execute(todo, results, jobs, device, budget, progress, stack)
     stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
-    say(f"\n{outcome['done']} trained, {outcome['left']} left{stopped}")
+    others = f", {outcome['elsewhere']} of them with another process" if outcome["elsewhere"] else ""
+    say(f"\n{outcome['done']} trained, {outcome['left']} left{others}{stopped}")
     for problem in outcome["failed"]:
         print(f"failed: {problem}", file=sys.stderr)
     return 1 if outcome["failed"] else 0

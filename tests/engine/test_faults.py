@@ -529,7 +529,8 @@ def test_a_spent_budget_is_no_failure(planned, tmp_path):
     todo = [p for p in planned("lite") if p.row == "FedAvg"]
     start = time.monotonic()
     outcome = batch.execute(todo, tmp_path / "r", jobs=1, budget=0.3, say=quiet)
-    assert outcome == {"done": 0, "failed": [], "stopped": 1, "left": 2} and time.monotonic() - start < 60
+    assert time.monotonic() - start < 60
+    assert outcome == {"done": 0, "failed": [], "stopped": 1, "elsewhere": 0, "left": 2}
     assert names(tmp_path / "r" / "tiny_digits") == [todo[0].run.path(tmp_path).with_suffix(".partial").name]
 
 

@@ -173,6 +173,22 @@ def test_who_lacked_memory_beside_others_is_tried_again_alone(table, tmp_path, m
     assert status.state(todo[2], results) == "failed"
 
 
+def test_a_run_that_another_process_trains_is_left_to_it(table, tmp_path, monkeypatch):
+    results, todo = tmp_path / "r", table.runs("mini")[:3]
+    order = []
+
+    def fine(planned):
+        order.append(planned.run.digest)
+        keep(planned, results, 1.0)
+        return 0
+    monkeypatch.setattr(batch, "Child", Fake)
+    Fake.ends = [fine, fine]
+    with locked(todo[1].run.path(results)):
+        outcome = batch.execute(todo, results, jobs=1, say=quiet)
+    assert order == [todo[0].run.digest, todo[2].run.digest]
+    assert outcome == {"done": 2, "failed": [], "stopped": 0, "elsewhere": 1, "left": 1}
+
+
 def test_a_killed_process_is_told_from_a_mistake(table, tmp_path, monkeypatch):
     results, todo = tmp_path / "r", table.runs("mini")[:1]
     monkeypatch.setattr(batch, "Child", Fake)

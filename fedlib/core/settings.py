@@ -6,8 +6,6 @@ import typing
 
 from fedlib.core.errors import UserError, nearest
 
-LARGEST = 3e38       # of a float32 3.4e38
-
 
 @functools.cache        # a plan of thousands of runs asks for each class as often
 def fields(cls) -> dict[str, tuple]:
@@ -36,7 +34,7 @@ def make(cls, values: dict, what: str):
             raise UserError(f"{what} has no setting '{name}'{nearest(name, known)} "
                             f"(it has: {', '.join(known) or 'none'})")
     least, most = getattr(cls, "least", {}), getattr(cls, "most", {})
-    return cls(**{k: convert(known[k][0], v, f"{what}: {k}", least.get(k, 0), most.get(k, LARGEST))
+    return cls(**{k: convert(known[k][0], v, f"{what}: {k}", least.get(k, 0), most.get(k, 3e38))      # a float32's
                   for k, v in values.items()})
 
 

@@ -196,7 +196,7 @@ def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small
     planned, said = tune.tries(load(), "mini", rows=["FedAvg"], count=2, seeds=(100,)), []
     made = [batch.one(p, small, say=said.append) for p in planned]
     assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=2, seeds=(100,), say=said.append) == 0
-    assert any(line.endswith("0 to train") for line in said) and "on validation samples" in said[-1]
+    assert any(line.endswith("0 to train") for line in said) and "on validation samples" in said[-2]
     kept = json.loads((tables.PAPERS / tables.TUNED).read_text())["small/t"]["b.mini"]["FedAvg"]
     last = [records.read_record(path)["rounds"][-1]["acc"].values() for path in made]
     given, other = (sum(v) / len(v) for v in last)
@@ -214,8 +214,9 @@ def test_one_try_that_is_left_and_diverges_does_not_keep_the_choice_back(small, 
     monkeypatch.setattr(loop, "train", diverge)
     said = []
     assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3, seeds=(100,), say=said.append) == 1
-    assert said[-2:] == ["failed: the loss is not finite",
-                         "b.mini: FedAvg: lr = 0.015; 70.00 % on validation samples, 60.00 as given"]
+    assert said[-3:] == ["failed: the loss is not finite",
+                         "b.mini: FedAvg: lr = 0.015; 70.00 % on validation samples, 60.00 as given",
+                         f"kept in {tables.tuned_file('small/t')}"]
 
 
 def test_no_row_may_have_the_name_of_a_tuned_form(tmp_path, monkeypatch):

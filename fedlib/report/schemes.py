@@ -8,7 +8,7 @@ from IPython.display import HTML
 
 SCHEMES = tomllib.loads((Path(__file__).parent / "schemes.toml").read_text())
 WIDTH, LINE, EDGE = 480, 19, 16     # units of the drawing: its width, a line of text, the air inside of a box
-WIDE, NARROW = 54, 24               # letters in a line across a box, and beside an arrow
+WIDE, NARROW = 48, 20               # letters in a line across a box, and beside an arrow, in a wide bold face
 
 
 def picture(paper: str, title: str) -> HTML:
@@ -92,7 +92,7 @@ def _arrows(scheme: dict, falls: str, rises: str, y: int) -> tuple[int, str]:
     """(y of the next box, SVG) of the two messages: left the one that goes down the page, right the other."""
     parts, ends, sides = [], [], {falls: EDGE + 8, rises: WIDTH // 2 + 8}
     for which, x in sides.items():
-        said = ("sent to the server" if which == "up" else "sent to each client") + ", once" * scheme.get("once", False)
+        said = ("once" if scheme.get("once") else "sent") + (" to the server" if which == "up" else " to each client")
         parts.append(f'<text class="name" x="{x + 20}" y="{y + 28}">{said}</text>')
         below, words = _texts(list(scheme[which].values()), x + 20, y + 28 + LINE, NARROW)
         parts.append(words)

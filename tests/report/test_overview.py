@@ -5,6 +5,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
 
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
@@ -93,7 +95,7 @@ def test_the_picture_shows_what_travels(paper):
 
 @pytest.mark.parametrize("paper", verdicts.PAPERS)
 def test_the_picture_is_a_drawing_that_says_what_it_shows(paper):
-    """Its text lies inside of it, and who does not see it hears every line."""
+    """Its text lies inside of it, in DejaVu, a wide face, too; and who does not see it hears every line."""
     drawn = ET.fromstring(schemes.picture(paper, "A title").data)
     space = "{http://www.w3.org/2000/svg}"
     width, height = map(float, drawn.get("viewBox").split()[2:])
@@ -102,7 +104,11 @@ def test_the_picture_is_a_drawing_that_says_what_it_shows(paper):
     for line in [*schemes.SCHEMES[paper]["client"], *schemes.SCHEMES[paper]["server"]]:
         assert all(part.strip()[2:] in said for part in line.split(";"))
     for text in drawn.iter(f"{space}text"):
-        assert float(text.get("x")) + 7.4 * len(text.text) < width + 30 and float(text.get("y")) < height
+        x, kind = float(text.get("x")), text.get("class")
+        face = FontProperties(size=15.5 if kind == "name" else 14.5, weight="bold" if kind in ("name", "new") else 400)
+        ends = x + TextToPath().get_text_width_height_descent(text.text, face, False)[0]
+        beside_the_left_arrow = x in (44, 59)
+        assert ends < (width / 2 if beside_the_left_arrow else width - 18) and float(text.get("y")) < height, text.text
 
 
 @pytest.mark.parametrize("paper", verdicts.PAPERS)

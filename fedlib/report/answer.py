@@ -112,7 +112,7 @@ def placed(values: pd.DataFrame, subject: str, unit: str = "%", control: str = "
         return f"{row} {means[row]:.1f} {unit}"
     rank, rival = 1 + sum(mean < 0 for mean, _ in gaps.values()), min(gaps, key=lambda r: gaps[r][0])
     far = [f"{abs(gap):.1f}{f' ± {half:.1f}' if half == half else ''} {'above' if gap >= 0 else 'below'} {r}"
-           for r in dict.fromkeys((rival, control)) if r in gaps for gap, half in (gaps[r],)]
+           for r, (gap, half) in {r: gaps[r] for r in (rival, control) if r in gaps}.items()]
     return f"{row} {NTH.get(rank, f'number {rank}')} of {len(gaps) + 1} with {means[row]:.1f} {unit}, {', '.join(far)}"
 
 

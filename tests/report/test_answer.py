@@ -98,3 +98,9 @@ def test_where_nothing_is_printed_a_card_has_the_rows_of_the_paper():
     """Rows of ours that weigh clients otherwise are no rivals, on features of a set as on the set itself."""
     found = answer.card(Page("i2pfl/table2", "lite"), "office_features")
     assert " of 9 with " in found["ours"] and "equal weights" not in found["ours"] and not found["printed"]
+
+
+def test_a_variant_of_a_block_has_a_card_where_its_rows_are_tuned():
+    """The paper's schedule on a smaller net is tuned, and better evidence; other test images are not."""
+    shown = answer.shown(Page("i2pfl/table2", "lite"))
+    assert "office_16" in shown and "pacs_all" not in shown

@@ -27,7 +27,7 @@ def box(*pages) -> HTML:
 
 
 def _table(page) -> str:
-    cards = [card(page, block) for block in shown(page)]
+    cards = [*(card(page.printed_protocol, block) for block in whole(page)), *(card(page, b) for b in shown(page))]
     lines = [f'<p class="answer-question">{html.escape(page.table.question or page.table.title)}</p>',
              '<div class="answer-cards">' + "".join(map(_card, cards)) + "</div>" if cards else "", absent(page)]
     return "".join(lines)
@@ -39,6 +39,13 @@ def shown(page) -> list[str]:
     tuned = {p.block for p, _ in page.found if tables.is_tuned(p.row)}
     ran = [b for b in page.ran if "printed" not in page.table.blocks[b] or b in tuned]
     return [b for b in ran if page.blocks[b] != "mini"] or [b for b in ran if page.blocks[b] == "mini"]
+
+
+def whole(page) -> list[str]:
+    """The blocks of which several rows were trained as the paper says, where the page shows less than that."""
+    full = page.printed_protocol
+    here = page.profile == "paper" or page.table.shows
+    return [] if here else [b for b in shown(full) if len(readings(full, b)[1]) > 1]
 
 
 def card(page, block: str) -> dict:
@@ -58,7 +65,8 @@ def card(page, block: str) -> dict:
                  if p.block == block and p.row in named.values()}
         about = about and len(kinds) == 1 < len(named)
     unit, control = "% ood" if table.transfer else "%", "" if subject else named.get("FedAvg", "")
-    return {"title": page.titles[block], "own": page.blocks[block] != "mini",
+    protocol = ", the paper's protocol" * (page.blocks[block] == "paper")
+    return {"title": page.titles[block] + protocol, "own": page.blocks[block] != "mini",
             "printed": placed(printed.to_frame().T, subject, unit),
             "ours": placed(ours, named.get(subject, subject), unit, control) if about else "",
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),

@@ -43,6 +43,12 @@ class Page:
         """The same page by another rule of selection, as `rules.select` knows them."""
         return self._but(table=dataclasses.replace(self.table, select=rule))
 
+    @cached_property
+    def printed_protocol(self) -> "Page":
+        """The same page with what was trained as the paper says."""
+        return self._but(profile="paper", profiles=["paper"],
+                         blocks=dict.fromkeys(filled.shown_blocks(self.table, "paper"), "paper"))
+
     def _but(self, **changed) -> "Page":
         """The same page with other attributes, and what follows from them."""
         other = copy.copy(self)

@@ -104,3 +104,11 @@ def test_a_variant_of_a_block_has_a_card_where_its_rows_are_tuned():
     """The paper's schedule on a smaller net is tuned, and better evidence; other test images are not."""
     shown = answer.shown(Page("i2pfl/table2", "lite"))
     assert "office_16" in shown and "pacs_all" not in shown
+
+
+def test_what_was_trained_as_the_paper_says_comes_first():
+    """I2PFL's Office-10 was, on a GPU; a page of that profile says it once."""
+    lite, full = (answer.box(Page("i2pfl/table2", profile)).data for profile in ("lite", "paper"))
+    assert lite.index("Office-10, the paper&#x27;s protocol") < lite.index("Office-10, the paper&#x27;s schedule")
+    assert full.count("paper&#x27;s protocol") == 1
+    assert answer.whole(Page("i2pfl/figure4", "lite")) == []        # its answer is pictures

@@ -46,8 +46,8 @@ def results_table() -> str:
                 part = part.assign(printed=part.row.map(prints))
                 there, how = marks[(marks.block == block) & (marks.setting == column)], table.blocks[block]
                 known = table.printed[table.printed.dataset == how.get("claims_of", table.printed_as(block))].method
-                forms = {r: tables.tuned_name(r) if tables.tuned_name(r) in set(there.row) else r
-                         for r in part.row if r in set(known)}          # the paper's rows, no variants of ours
+                forms = {r: form for r in known for form in (r, tables.tuned_name(r))   # no variants of ours; tuned last
+                         if form in set(part.row)}
                 if {own, CONTROL} <= set(forms):
                     title = f"{about['name']} | {number}, {how['title']}{', ood' * table.transfer}"
                     numbers = standing(part, [forms[own], forms[CONTROL]])

@@ -153,6 +153,12 @@ class Table:
         other = is_tuned(row) and self.tuned_form(given_name(row), profile, block, setting) != row
         return profile == "paper" or own.get("tuned", False) and not other
 
+    def headed(self, profile: str) -> list[str]:
+        """The blocks that answer for themselves: those that are no variant of another, and of these the ones in which
+        rows were tuned."""
+        return [b for b, content in self.blocks.items() if "printed" not in content
+                or any(f"{b}.{profile}" in r.get("chosen", {}) for r in self.rows)]
+
     def chosen_by(self, row: str, profile: str, block: str) -> list:
         """[tries, *seeds] behind the choice of a tuned row; [] of another."""
         chosen = next((r.get("chosen", {}) for r in self.rows if r["name"] == row), {}).get(f"{block}.{profile}")

@@ -36,8 +36,7 @@ def _table(page) -> str:
 def shown(page) -> list[str]:
     """The blocks with records: of the paper's data, else of embedded data; a variant of a block only where its rows
     are tuned."""
-    tuned = {p.block for p, _ in page.found if tables.is_tuned(p.row)}
-    ran = [b for b in page.ran if "printed" not in page.table.blocks[b] or b in tuned]
+    ran = [b for b in page.ran if b in page.table.headed(page.blocks[b])]
     return [b for b in ran if page.blocks[b] != "mini"] or [b for b in ran if page.blocks[b] == "mini"]
 
 

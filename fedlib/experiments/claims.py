@@ -1,8 +1,9 @@
 """What a paper says about a table in words, and a verdict on it from records.
 
-    supported      the 95 % interval of the paired difference lies above 0, over every rival
-    contradicted   it lies below 0 over one rival, at a level divided by the number of rivals; only these two rows must
-                   be evidence
+    supported      the 95 % interval of the paired difference lies above 0, over every rival; over all but one where a
+                   claim says "best or second best" (`rank` = 2)
+    contradicted   it lies below 0 over one rival (over `rank` of them), at a level divided by the number of rivals;
+                   only these rows must be evidence
     undecided      neither, on runs that are evidence
     not evidence   fewer than three seeds or fewer than planned, an interval as wide as the column, rows that give the
                    same numbers, or a row that did not learn, did not settle, diverged or was not tuned for this column,
@@ -76,7 +77,7 @@ def rivals(claim: dict, table: Table, there) -> list[str]:
 
 def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) -> dict:
     """The verdict of one claim from `values` and `evidence.of_rows`. Of a better row with several readings it is
-    contradicted when each is.
+    supported or contradicted when each that has records is.
 
     direction: what the intervals alone say. Of the rival that decides, `over`: mean and half of the difference paired
     by seed, n, the printed difference, whether ours agrees with its size, for an undecided claim the seeds it needs to
@@ -86,7 +87,11 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     by_row = part.pivot(index="seed", columns="row", values="value")
     readings = variants(claim["better"], table, claim.get("forms", {}), by_row)
     found = [judge_one(claim | {"better": row}, by_row, rows, table, rivals(claim, table, by_row)) for row in readings]
-    return next((f for f in found if f["verdict"] != CONTRADICTED), found[0])
+    found = [f for f in found if f["verdict"] != NOT_RUN] or found
+    weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["verdict"] == SUPPORTED and -f["mean"]))
+    if {SUPPORTED, CONTRADICTED} == {f["verdict"] for f in found}:      # MOON's weight decides, which nobody states
+        return weakest | {"verdict": UNDECIDED, "direction": UNDECIDED, "p": max(f["p"] for f in found)}
+    return weakest
 
 
 def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Table, than: list[str]) -> dict:
@@ -98,11 +103,12 @@ def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Tabl
     gaps = {r: (by_row[claim["better"]] - by_row[r]).dropna() for r in than}
     if not all(map(len, gaps.values())):
         return empty | {"verdict": NOT_RUN, "evidence": "no seed in common"}
-    found = empty | compared(gaps) | {"printed": float("nan")}
+    found = empty | compared(gaps, claim.get("rank", 1))
+    against = found.pop("against")
     gap, printed = gaps[found["over"]], printed_difference(claim, found["over"], table)
     found |= {"printed": printed, "agrees": bool(abs(found["mean"] - printed) <= found["half"])
               if printed == printed and found["half"] == found["half"] else None}
-    needed = [found["over"]] if found["direction"] == CONTRADICTED else than
+    needed = against if found["direction"] == CONTRADICTED else than
     reasons = faults(found, rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])],
                      [claim["better"], *needed], min(len(gaps[r]) for r in needed))
     verdict = NOT_EVIDENCE if reasons else found["direction"]
@@ -111,29 +117,33 @@ def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Tabl
     return found | {"verdict": verdict, "reason": "; ".join(reasons), "evidence": in_words(found, verdict)}
 
 
-def compared(gaps: dict[str, pd.Series]) -> dict:
-    """{"direction", "over", "mean", "half", "n", "p"} of differences to each rival."""
-    direction, over = decided(gaps)
+def compared(gaps: dict[str, pd.Series], rank: int = 1) -> dict:
+    """{"direction", "against", "over", "mean", "half", "n", "p"} of differences to each rival."""
+    direction, against = decided(gaps, rank)
     by_chance = {r: p_value(gap) if len(gap) > 1 else 1.0 for r, gap in gaps.items()}
-    below = [by_chance[r] for r, gap in gaps.items() if gap.mean() <= 0]
-    p = min(1.0, len(gaps) * min(below)) if below else max(by_chance.values())
-    mean, half = interval(gaps[over])
-    return {"direction": direction, "over": over, "mean": mean, "half": half, "n": len(gaps[over]), "p": p}
+    below = sorted(by_chance[r] for r, gap in gaps.items() if gap.mean() <= 0)
+    above = sorted((by_chance[r] for r, gap in gaps.items() if gap.mean() > 0), reverse=True)
+    p = min(1.0, len(gaps) * below[rank - 1]) if len(below) >= rank else above[rank - 1 - len(below)]
+    mean, half = interval(gaps[against[-1]])
+    return {"direction": direction, "against": against, "over": against[-1], "mean": mean, "half": half,
+            "n": len(gaps[against[-1]]), "p": p}
 
 
-def decided(gaps: dict) -> tuple[str, str]:
-    """(what the intervals say, the rival that decides it) of {rival: differences by seed}.
+def decided(gaps: dict, rank: int = 1) -> tuple[str, list[str]]:
+    """(what the intervals say, the `rank` rivals that come nearest, last the one that decides) of {rival: differences}.
 
-    Supported needs every interval above 0. Contradicted needs one below 0 at the level 1 - 0.05 / k of k rivals: one of
-    many rivals is soon above by chance. A difference that is the same with every seed has no end that would be known.
+    Supported needs every interval above 0, but for rank - 1. Contradicted needs `rank` below 0 at the level
+    1 - 0.05 / k of k rivals: one of many rivals is soon above by chance. A difference that is the same with every seed
+    has no end that would be known.
     """
     bounds = {r: open_ended(gap) for r, gap in gaps.items()}
-    least = min(bounds, key=lambda r: bounds[r][0] - bounds[r][1])
-    if all(mean - half > 0 for mean, half in bounds.values()):
-        return SUPPORTED, least
+    lower = {r: mean - half for r, (mean, half) in bounds.items()}
     upper = {r: sum(open_ended(gap, 1 - (1 - LEVEL) / len(gaps))) for r, gap in gaps.items()}
-    below = min(upper, key=upper.get)
-    return (CONTRADICTED, below) if upper[below] < 0 else (UNDECIDED, min(bounds, key=lambda r: bounds[r][0]))
+    least, below, nearest = (sorted(ends, key=ends.get)[:rank] for ends in
+                             (lower, upper, {r: mean for r, (mean, _) in bounds.items()}))
+    if lower[least[-1]] > 0:
+        return SUPPORTED, least
+    return (CONTRADICTED, below) if upper[below[-1]] < 0 else (UNDECIDED, nearest)
 
 
 def open_ended(gap: pd.Series, level: float = LEVEL) -> tuple[float, float]:

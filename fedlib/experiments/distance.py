@@ -7,8 +7,8 @@ from fedlib.experiments.tables import Table
 NAMES = {"data.fraction": "a client's share of its domain", "data.pool": "share of the data", "data.size": "image size",
          "data.name": "dataset", "data.encoder": "encoder", "data.head": "frozen head from", "net.net": "net",
          "net.width": "width", "protocol.lr": "learning rate", "protocol.rounds": "rounds",
-         "protocol.epochs": "local epochs", "protocol.batch": "batch", "protocol.weight_decay": "weight decay"}
-UNSAID = {"protocol.precision"}
+         "protocol.epochs": "local epochs", "protocol.batch": "batch", "protocol.weight_decay": "weight decay",
+         "protocol.precision": "precision"}
 
 
 def of_block(table: Table, block: str, profile: str) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def differences(paper, here) -> dict[str, tuple]:
     epochs = [r.protocol.rounds * r.protocol.epochs for r in (paper, here)]
     if epochs[0] != epochs[1]:
         found["total.epochs of a client in all"] = tuple(epochs)
-    return {k: v for k, v in found.items() if k not in UNSAID}
+    return {k: v for k, v in found.items() if k != "protocol.precision" or "bf16" in v}     # TF32 is as good as float32
 
 
 def said(part: str, name: str, value):

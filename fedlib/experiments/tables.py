@@ -42,7 +42,7 @@ PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
                           "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
                           "rates_only?": bool}},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
-                     | {"than": [str]}]}
+                     | {"than": [str], "rank?": int, "beyond?": bool}]}
 
 PRINTED = ["table", "dataset", "setting", "method", "metric", "value"]      # columns of a paper's CSV
 
@@ -198,11 +198,10 @@ class Table:
         """The columns of a block: domains and their mean, or measures of transfer."""
         return [*self.blocks[block]["columns"], *([] if self.transfer else ["avg"])]
 
-    def mean_column(self, block: str, printed: bool = False) -> str:
-        """The column of a row's mean over domains; of transfer ood by the paper's equation, in print weighed otherwise.
+    def mean_column(self, block: str) -> str:
+        """The column of a row's mean over domains; of transfer ood as it is printed, which the paper's equation is not.
         """
-        of_transfer = ["ood_printed"] * printed + ["ood"]
-        return next(c for c in of_transfer if c in self.settings(block)) if self.transfer else "avg"
+        return next(c for c in ("ood_printed", "ood") if c in self.settings(block)) if self.transfer else "avg"
 
     def printed_as(self, block: str) -> str:
         """The paper's name of a block: a variant of the data stands beside the same printed numbers."""

@@ -14,6 +14,7 @@ from fedlib.experiments.statistics import interval
 from fedlib.methods import make
 from fedlib.report import verdicts
 
+UNITS = {"ood": "% ood", "ood_printed": "% ood as printed"}
 NTH = {1: "best", 2: "second", 3: "third"}
 MEANS = {claims.SUPPORTED: "the 95 % interval of the difference lies above zero, over every rival",
          claims.CONTRADICTED: "the interval lies below zero over a rival, at a level divided by the number of rivals",
@@ -53,7 +54,7 @@ def card(page, block: str) -> dict:
     table, subject = page.table, subject_of(page, block)
     own, named = readings(page, block)
     ours = page.by(setting=table.mean_column(block)).loc[block].reindex(columns=named.values())
-    prints = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block, printed=True))]
+    prints = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block))]
     printed = prints.set_index("row").printed.reindex(own).dropna()
     judged = page.judged()
     judged = judged[judged.id.map({c["id"]: c["block"] for c in table.claims}) == block]
@@ -63,7 +64,7 @@ def card(page, block: str) -> dict:
         kinds = {make(p.run.method, p.run.settings).personal for p, _ in page.found
                  if p.block == block and p.row in named.values()}
         about = about and len(kinds) == 1 < len(named)
-    unit, control = "% ood" if table.transfer else "%", "" if subject else named.get("FedAvg", "")
+    unit, control = UNITS.get(table.mean_column(block), "%"), "" if subject else named.get("FedAvg", "")
     protocol = ", the paper's protocol" * (page.blocks[block] == "paper")
     return {"title": page.titles[block] + protocol, "own": page.blocks[block] != "mini",
             "printed": placed(printed.to_frame().T, subject, unit),

@@ -36,7 +36,7 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
     again, lines = {b["claims_of"]: name for name, b in table.blocks.items() if "claims_of" in b}, []
     for block in [b for b in shown if b in table.headed("lite")]:
         claim = {"block": block, "setting": table.mean_column(block), "better": own, "than": [CONTROL]}
-        printed = claims.printed_difference(claim | {"setting": table.mean_column(block, printed=True)}, CONTROL, table)
+        printed = claims.printed_difference(claim, CONTROL, table)
         if printed == printed:
             found, more = (best_known(table, claim | {"block": b}, known) if b else None
                            for b in (block, again.get(block)))

@@ -23,7 +23,7 @@ PAPERS = ("i2pfl", "fedpall", "feddtr", "mpft", "feddeap")
 SIGNS = {SUPPORTED: "✔", CONTRADICTED: "✘", UNDECIDED: "◐", NOT_EVIDENCE: "○", NOT_RUN: "–"}
 INKS = {SUPPORTED: ("#009E73", "white"), CONTRADICTED: ("#D55E00", "white"), UNDECIDED: ("#56B4E9", "black"),
         NOT_EVIDENCE: ("#b3b3b3", "black"), NOT_RUN: ("#e6e6e6", "black")}     # of a piece of a bar, of its number
-KINDS = ("the paper's data", "its data, frozen features", "embedded data")
+KINDS = ("the paper's data", "its data, frozen features", "other data")
 # Sets, and domains of the digits, that were not at hand when the records were made.
 ABSENT = {"domainnet": "DomainNet", "ddr": "DDR", "tiny_imagenet": "Tiny-ImageNet", "cub200": "CUB-200-2011",
           "ham10000": "HAM10000"}
@@ -41,13 +41,15 @@ def every(results: Path | None = None, paper: str = "") -> pd.DataFrame:
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
     whys = [why(c, t, results) if c.verdict == NOT_RUN else ((overview.short(c) or [""])[0], c.reason)
             for c, t in zip(found.itertuples(), places, strict=True)]
-    kinds = [kind(t.blocks[b]) for t, b in zip(places, found.block, strict=True)]
+    beyond = {(t.id, c["id"]) for t in made.values() for c in t.claims if c.get("beyond")}
+    kinds = [KINDS[2] if (t.id, c.id) in beyond else kind(t.blocks[c.block])
+             for t, c in zip(places, found.itertuples(), strict=True)]
     return found.assign(name=found.paper.map(names), data=kinds, kind=[k for k, _ in whys],
                         reason=[r for _, r in whys])
 
 
 def kind(block: dict) -> str:
-    """Which of KINDS a block's data are."""
+    """Which of KINDS a block's data are; a claim may ask of a set that the paper's table does not have (`beyond`)."""
     return KINDS[1 if "claims_of" in block else 0 if {"lite", "paper"} & set(block) else 2]
 
 
@@ -90,13 +92,13 @@ def counts(claims: pd.DataFrame) -> pd.DataFrame:
 
 def summary(claims: pd.DataFrame) -> Markdown:
     """The same in words, for the papers' own data."""
-    real, again = (claims[claims.data == k] for k in KINDS[:2])
+    real, again, other = (claims[claims.data == k] for k in KINDS)
     stands = real.verdict.value_counts().reindex(list(SIGNS), fill_value=0)
     first = real[(real.verdict == NOT_EVIDENCE) & ~real.reason.str.startswith("the same ")]      # no repeats
     alone = first.direction.value_counts().reindex(DECIDED, fill_value=0)
-    more = again.verdict.value_counts().reindex(DECIDED, fill_value=0)
+    more, beside = (some.verdict.value_counts().reindex(DECIDED, fill_value=0) for some in (again, other))
     return Markdown(
-        f"There are **{len(claims) - len(again)}** claims, {len(real)} of them about the papers' own data. Of these "
+        f"There are **{len(real)}** claims about the papers' own data. Of these "
         f"**{stands[SUPPORTED]}** are supported, **{stands[CONTRADICTED]}** contradicted, {stands[UNDECIDED]} "
         f"undecided; {stands[NOT_EVIDENCE]} have records that are not evidence, and {stands[NOT_RUN]} are not run. Of "
         f"those without evidence the intervals alone would call {alone[SUPPORTED]} supported and {alone[CONTRADICTED]} "
@@ -105,7 +107,8 @@ def summary(claims: pd.DataFrame) -> Markdown:
         f"(Holm), {together(real)} for or against a paper hold. "
         f"{len(again)} are asked once more of the same data as features of a frozen encoder, with a small "
         "trained net on top: there "
-        f"{', '.join(f'{n} are {verdict}' for verdict, n in more.items())}.")
+        f"{', '.join(f'{n} are {verdict}' for verdict, n in more.items())}. {len(other)} are asked of other data, most "
+        f"of small embedded sets: {', '.join(f'{n} are {verdict}' for verdict, n in beside.items())}.")
 
 
 def folds(claims: pd.DataFrame, paper: str) -> HTML:

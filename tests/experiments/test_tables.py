@@ -151,7 +151,8 @@ def test_claims_name_rows_blocks_and_settings_that_exist():
         assert c["setting"] in {*table.blocks[c["block"]]["columns"], "avg"}, c["id"]
         assert {c["better"], *c["than"]} <= {r["name"] for r in table.rows}, c["id"]
         assert c["better"] not in c["than"] and c["than"], c["id"]
-        assert fields <= set(c) <= fields | {"margin", "note"}, c["id"]
+        assert fields <= set(c) <= fields | {"margin", "note", "rank", "beyond"}, c["id"]
+        assert c.get("rank", 1) == 1 + ("best or second best" in c["says"]), c["id"]
 
 
 def test_printed_margins_are_the_printed_numbers():

@@ -42,11 +42,15 @@ def show(table, profile, rule, when, why, form, results, as_json):
 @click.option("--to", default="", metavar="ROW", help="The row that the others are compared with [default: FedAvg].")
 @SELECT
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the curves to this file, .svg, .pdf or .png.")
+@click.option("--from", "own", multiple=True, metavar="FILE.py", help="Methods or nets of your own that RUNS have.")
 @forms
 @JSON
-def compare(runs, to, rule, picture, form, as_json):
+def compare(runs, to, rule, picture, own, form, as_json):
     """Set RUNS side by side, records of `fedlib train` or folders of them: rows, intervals, differences by seed."""
+    from fedlib.methods import own_code
     from fedlib.report import shown
+    for file in own:
+        own_code.load(Path(file.rpartition(":")[0] or file))
     table, found = shown.compared(list(runs), to, rule)
     if picture:
         shown.draw_curves(table, found["results"], picture)
@@ -109,6 +113,8 @@ def verify(files, rounds, checkpoint, draw, device, as_json):
     from fedlib.experiments import verify as verifying
     check_device(device)
     files = [f for folder in files for f in verifying.drawn(folder, draw, datetime.date.today())] if draw else files
+    if folders := [str(f) for f in files if Path(f).is_dir()]:
+        raise UserError(f"{', '.join(folders)} is a folder: name its records, or draw some with --draw")
     known = verifying.plans()
     found = [verifying.verify(file, rounds, checkpoint, device, known) for file in files]
     click.echo(json.dumps(found, indent=1) if as_json else "\n".join(map(verifying.in_words, found)))

@@ -1,5 +1,6 @@
 """Commands: train a method here or across machines, and use what was trained."""
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
 
     from fedlib.core import machine
     from fedlib.engine import loop, records, stack
-    from fedlib.engine.run import run_in_words, usual_settings
+    from fedlib.engine.run import run_in_words
     from fedlib.methods import own_code
     from fedlib.probes import kept_models
     from fedlib.remote.cores import among
@@ -48,9 +49,7 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
         raise UserError("name one method: METHOD (`fedlib methods` lists them) or --from FILE.py:METHOD")
     method, dataset = own_code.method_name(own) if own else method, own_code.dataset_name(dataset)
     sets = list(map(own_code.net_word, sets))
-    if not any(word.startswith(("net=", "encoder=")) for word in sets) and (usual := usual_settings(dataset)):
-        click.echo(f"{' '.join(usual)}, as {dataset} holds no images (--set net=... for another)", err=True)
-        sets = [*usual, *sets]
+    sets = with_usual(dataset, sets)
     runs, made = [run_in_words(method, dataset, rounds, one, sets) for one in seed.split(",")], []
     machine.check_device(device)
     if cores != 1 and (save or threads > 1):
@@ -137,16 +136,26 @@ def flower(method, dataset, rounds, seed, sets, results, timeout, nodes, secure,
     """Write a Flower app that trains METHOD across machines: `flwr run FOLDER`. Needs no data here."""
     from fedlib.engine.run import run_in_words
     from fedlib.remote.app import write_app
+    sets = with_usual(dataset, list(sets))
     run_in_words(method, dataset, rounds, seed, sets)
     if not 0 < timeout < float("inf"):
         raise UserError(f"the time limit is {timeout:g} s; it has to be above 0")
     bound = dict(pair.rpartition("=")[::2] for pair in nodes)
     if not all(domain and number.isdecimal() for domain, number in bound.items()):
         raise UserError("--node is DOMAIN=ID, as in scans=1234: the number that `flwr supernode register` printed")
-    write_app(out, {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": " ".join(sets),
+    write_app(out, {"method": method, "data": dataset, "rounds": rounds, "seed": seed, "set": shlex.join(sets),
                     "results": results, "timeout": timeout} | ({"secure": True} if secure else {})
                    | ({"nodes": json.dumps(bound)} if bound else {}))
     click.echo(f"app: {out}")
+
+
+def with_usual(dataset: str, sets: list[str]) -> list[str]:
+    """The settings, after those for data that are no images where nobody names a net."""
+    from fedlib.engine.run import usual_settings
+    if any(word.startswith(("net=", "encoder=")) for word in sets) or not (usual := usual_settings(dataset)):
+        return sets
+    click.echo(f"{' '.join(usual)}, as {dataset} holds no images (--set net=... for another)", err=True)
+    return [*usual, *sets]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -13,6 +13,7 @@ MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data
 BY_NAME = ("acc", "after", "val", "unseen", "transfer")     # of a round: {domain or measure: %}
 NUMBERS = ("loss", "train_loss", "seconds")
 FAR = float("inf")
+AGAIN = "; delete it and run it again"
 LARGEST = 2**23         # bytes; the largest that was ever made has 264 kB
 
 
@@ -37,8 +38,7 @@ def read_measured(run: Run, results: Path, kind: str, form: dict) -> dict:
             raise ValueError("it is of another run")
         return found
     except ValueError as error:
-        raise UserError(f"{run.beside(results, kind)} is not a measurement ({error}); delete it and run it again") \
-            from error
+        raise UserError(f"{run.beside(results, kind)} is not a measurement ({error}){AGAIN}") from error
 
 
 def read_record(path: Path) -> dict:
@@ -53,7 +53,7 @@ def read_record(path: Path) -> dict:
         check_plan(record)
         return record | {"rounds": tested(record["rounds"])}
     except (OSError, ValueError, TypeError, AttributeError) as error:      # of another form anywhere inside
-        raise UserError(f"{path} is not a record ({error}); delete it and run it again") from error
+        raise UserError(f"{path} is not a record ({error}){AGAIN * (path.suffix == '.json')}") from error
 
 
 def tested(rounds: list[dict]) -> list[dict]:

@@ -89,9 +89,9 @@ def run_in_words(method: str, dataset: str, rounds, seed, sets) -> Run:
     run = plan(method, parts["method"], parts["data"], parts["net"], parts["protocol"], seed)
     if (needed := getattr(METHODS[method], "acts_on", ())) and not nets.has(run.net, needed):
         alike = [n for n in nets.BUILDERS if nets.TAKES.get(n) == nets.TAKES.get(run.net.net)]
-        able = [n for n in alike if nets.has(Arch(n), needed)] or ["resnet10"]
+        able = [n for n in alike if nets.has(Arch(n), needed)] or ["resnet10"] * (run.net.net == "linear")
         raise UserError(f"{method} has nothing to act on in the net {run.net.net}, where it would be "
-                        f"{METHODS[method].limit[1]}; choose --set net={' or '.join(able)}")
+                        f"{METHODS[method].limit[1]}{'; choose --set net=' * bool(able)}{' or '.join(able)}")
     return run
 
 

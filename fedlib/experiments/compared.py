@@ -7,7 +7,7 @@ import pandas as pd
 from fedlib.core.errors import UserError, pick
 from fedlib.engine import records
 from fedlib.engine.run import Run, planned
-from fedlib.experiments.filled import values
+from fedlib.experiments.filled import check_data, values
 from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import CONSTANT, PRINTED, Planned, Table
 
@@ -37,13 +37,13 @@ def of_records(files: list[Path], select: str = "last") -> tuple[Compared, Path]
     if not paths:
         raise UserError(f"no record in {', '.join(map(str, files))}")
     found = {path: records.read_record(path) for path in paths}
-    runs = {path: planned(record["run"]) for path, record in found.items()}
+    runs = {path: _planned(path, record) for path, record in found.items()}
     folders = {path.parents[1] for path in paths}
     if len(folders) > 1 or any(run.path(path.parents[1]) != path for path, run in runs.items()):
         raise UserError("the records of a comparison lie as `fedlib train --out FOLDER` leaves them, in one folder: "
                         f"{', '.join(map(str, sorted(folders)))}")
     every = list(runs.values())
-    blocks, rows, made = {}, {}, {}
+    blocks, rows, made, trained = {}, {}, {}, []
     for path, run in runs.items():
         block = " ".join([run.data.name, *differing("data", run, every)])
         row = ", ".join([run.method, *differing("settings", run, [r for r in every if r.method == run.method]),
@@ -53,10 +53,19 @@ def of_records(files: list[Path], select: str = "last") -> tuple[Compared, Path]
         columns = blocks.setdefault(block, {"title": block, "columns": {}, PROFILE: {}})["columns"]
         columns |= {domain: domain for domain in found[path]["rounds"][-1]["acc"]}
         rows.setdefault(row, {"name": row, "method": run.method})
+        trained.append((block, found[path]))
         made[block, row, run.seed] = Planned(row, block, run.seed, run, "", (), "", "compared", PROFILE)
+    check_data(trained)
     table = Compared("compared", "Runs compared", blocks, list(rows.values()), sorted({r.seed for r in every}), select,
                      pd.DataFrame(columns=PRINTED), [], {}, False, {}, {}, "", False, made=tuple(made.values()))
     return table, folders.pop()
+
+
+def _planned(path: Path, record: dict) -> Run:
+    try:
+        return planned(record["run"])
+    except UserError as error:
+        raise UserError(f"{path}: {error}; of your own? name its file: --from FILE.py") from error
 
 
 def differing(part: str, run: Run, among: list[Run]) -> list[str]:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from fedlib.core.errors import UserError, pick
 from fedlib.engine import records
+from fedlib.engine.run import run_digest
 from fedlib.experiments.rules import SELECT, select
 from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import Planned, Table
@@ -37,6 +38,7 @@ def records_of(table: Table, profile: str, results: Path, seeds=None, when: str 
                 record["rounds"] = [r | {"acc": r.get("after", r["acc"])} for r in record["rounds"]]
             lines.append((p, record))
     check_seeds(lines)
+    check_data([(p.block, record) for p, record in lines])
     return lines
 
 
@@ -49,6 +51,19 @@ def check_seeds(lines: list[tuple[Planned, dict]]):
         if other.seed != p.seed and len(set(losses)) > 1:
             raise UserError(f"seeds {other.seed} and {p.seed} of {p.row} in {p.table} have the same numbers: one of "
                             f"the records {other.run.digest} and {p.run.digest} is a copy; delete it and run it again")
+
+
+def check_data(lines: list[tuple[str, dict]]):
+    """UserError where a block's records were trained on different data of one name: of (block, record)."""
+    seen = {}
+    for block, record in lines:
+        run, made = record["run"], record["made"].get("data")
+        first = seen.setdefault((block, run["data"].get("size")), (made, run)) if made else None
+        if first and first[0]["digest"] != made["digest"]:
+            raise UserError(f"{run['data']['name']} was prepared anew between two of these records: "
+                            + " and ".join(f"{r['method']} {run_digest(r)} has the data {d['digest'][:12]}"
+                                           for d, r in (first, (made, run)))
+                            + "; delete those of the one or the other, they are not comparable")
 
 
 @functools.lru_cache(4096)       # a page asks for each record several times

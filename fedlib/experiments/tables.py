@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedlib.core import schema
-from fedlib.core.errors import UserError, pick
+from fedlib.core.errors import UserError, nearest, pick
 from fedlib.engine.run import Run, plan
 from fedlib.experiments.rules import SELECT
 from fedlib.methods import own_code
@@ -38,11 +38,11 @@ PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str], "claims_of?": str}
                     | {f"{p}?": HOW | {"seeds?": [int]} for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
-                          "columns?": {str: str}, "data?": {str: dict}, "changes?": {str: CHANGES},
-                          "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
+                          "question?": str, "page?": str, "columns?": {str: str}, "data?": {str: dict},
+                          "changes?": {str: CHANGES}, "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
                           "rates_only?": bool}},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
-                     | {"than": [str], "rank?": int, "beyond?": bool}]}
+                     | {"than": [str], "rank?": int, "beyond?": bool, "margin?": float}]}
 
 PRINTED = ["table", "dataset", "setting", "method", "metric", "value"]      # columns of a paper's CSV
 
@@ -225,6 +225,7 @@ def paper(path) -> dict:
 def checked(text: str) -> dict:
     """A paper's TOML as plain data, for reading only. ValueError: it is something else."""
     content = schema.check(schema.toml(text), PAPER)
+    _all_known(content, PAPER)
     for name, table in content["tables"].items():
         rows = [r["name"] for r in table["rows"]]
         if len(rows) > len(set(rows)):
@@ -237,6 +238,22 @@ def checked(text: str) -> dict:
         if absent := set(table["blocks"]) - set(content["blocks"]):
             raise ValueError(f"{name} has a block '{min(absent)}' that is not there")
     return content
+
+
+def _all_known(value, form, at: str = "it"):
+    """ValueError: a name that the form does not have. A misspelt setting would leave a row that is not what it says."""
+    if isinstance(form, list):
+        for v in value:
+            _all_known(v, form[0], at)
+    elif isinstance(form, dict) and str in form:
+        for k, v in value.items():
+            _all_known(v, form[str], f"{at}.{k}")
+    elif isinstance(form, dict):
+        known = {k.removesuffix("?"): kind for k, kind in form.items()}
+        for k, v in value.items():
+            if k not in known:
+                raise ValueError(f"{at} has '{k}', which nothing reads{nearest(k, known)}")
+            _all_known(v, known[k], f"{at}.{k}")
 
 
 def tuned_file(ident: str) -> Path:

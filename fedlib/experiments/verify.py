@@ -18,8 +18,10 @@ from fedlib.engine.checkpoint import resume
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import planned
 from fedlib.experiments import tables, tune
+from fedlib.experiments.batch import apart
 
-POINTS, SHARE = 5.0, 0.05       # what another processor may change: the mean accuracy, and part of the training loss
+POINTS, SHARE = 5.0, 0.05       # what another processor may change: as `batch.apart` has it, part of the training loss
+BYTES = ("bytes_up", "bytes_down")
 SHORT = 10.0                    # seconds of a round, of the records that are drawn
 
 
@@ -29,9 +31,10 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
     "loss", "loss_again", "equal", "close"}], "hardware", "here", "trusted"}: a record beside its rounds trained
     again.
 
-    trusted: planned, of the same data, and every round close: the mean of whatever it measured in percent within
-    POINTS, the training loss within SHARE. The rounds are the first, or those after the checkpoint. known: `plans()`,
-    which takes seconds. UserError: no record, or not of this version.
+    trusted: planned, of the same data, and every round close: as many bytes sent, the mean of whatever it measured in
+    percent within POINTS and each domain within twice as many, the training loss within SHARE. The rounds are the
+    first, or those after the checkpoint. known: `plans()`, which takes seconds. UserError: no record, or not of this
+    version.
     """
     record = records.read_record(path)
     try:
@@ -100,18 +103,17 @@ def plans() -> dict[str, list[str]]:
 
 
 def same(old: dict, new: dict) -> bool:
-    """Have two rounds measured the same in every percentage and loss?"""
-    return all(old.get(k) == new.get(k) for k in ("round", *records.BY_NAME, "loss", "train_loss"))
+    """Have two rounds measured and sent the same: every percentage, loss and byte?"""
+    return all(old.get(k) == new.get(k) for k in ("round", *records.BY_NAME, "loss", "val_loss", "train_loss", *BYTES))
 
 
 def beside(old: dict, new: dict) -> dict:
     """One round of the record and the same trained again."""
-    percents = [(mean(old.get(k, {})), mean(new.get(k, {}))) for k in records.BY_NAME]
-    alike = all(old.get(k, {}).keys() == new.get(k, {}).keys() for k in records.BY_NAME)
+    alike = all(old.get(k) == new.get(k) for k in ("round", *BYTES)) and apart([old], [new]) <= POINTS
     near = math.isclose(old["train_loss"], new["train_loss"], rel_tol=SHARE, abs_tol=SHARE / 10)
     return {"round": old["round"], "acc": round(mean(old["acc"]), 4), "again": round(mean(new["acc"]), 4),
             "loss": old["train_loss"], "loss_again": new["train_loss"], "equal": same(old, new),
-            "close": old["round"] == new["round"] and alike and near and all(abs(a - b) <= POINTS for a, b in percents)}
+            "close": alike and near}
 
 
 def mean(values: dict) -> float:

@@ -110,7 +110,7 @@ def distil(method: MPFT, client, few: Split):
 
 def pool(x, y, method: MPFT, gen) -> tuple[torch.Tensor, torch.Tensor]:
     """All prototypes `(P, D)` of a client's features and their classes `(P,)`. UserError: x are no features."""
-    if x.dim() != 2:
+    if x.dim() != 2 or not x.is_floating_point():      # token ids are of two dimensions as well
         raise UserError("MPFT takes features of a frozen encoder: name one in the data (encoder = ...)")
     classes = y.unique()
     parts = [prototypes(x[y == c], method.sampling, method.rate, gen) for c in classes]

@@ -44,5 +44,5 @@ class DPFedAvg(FedAvg):
         draws = generator(client.seed, "noise", client.round, client.id, *client.secret)
         for k in d if length > self.C or deviation else ():
             noise = torch.randn(d[k].shape, generator=draws).to(d[k])
-            sent["params"][k] = w[k] + d[k] * min(1.0, self.C / length) + deviation * noise
+            sent["params"][k] = w[k] + d[k] * (self.C / max(length, self.C)) + deviation * noise
         return sent | {"n": torch.ones_like(sent["n"])}

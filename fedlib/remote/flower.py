@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import secrets
+import shlex
 import statistics
 import time
 from collections import Counter
@@ -42,7 +43,7 @@ client, server = ClientApp(), ServerApp()
 
 def planned(config: dict) -> Run:
     """The run that an app's configuration describes. UserError: it cannot be had with a client on each machine."""
-    run = run_in_words(config["method"], config["data"], config["rounds"], config["seed"], config["set"].split())
+    run = run_in_words(config["method"], config["data"], config["rounds"], config["seed"], shlex.split(config["set"]))
     for name, meaning in {"clients": "several clients in a domain", "unseen": "domains without a client",
                           "mixed": "mixed domains", "spread": "spread domains",
                           "head": "heads made of all domains"}.items():

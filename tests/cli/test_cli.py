@@ -1,8 +1,10 @@
 """The command line: what it prints, its exit codes, and one line for every mistake with nothing half-written left."""
 import json
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -299,6 +301,8 @@ BAD = {
     "seed": ("train FedAvg --seed x --out {out}", "seed = 'x' is not a whole number"),
     "idle": ("train FedBN --out {out}", "FedBN has nothing to act on in the net cnn4, where it would be FedAvg; choose "
              "--set net=resnet10 or resnet18 or resnet50 or vit"),
+    "idle, for texts": ("train FedBN --data mini_reviews --set net=fasttext --out {out}",
+                        "in the net fasttext, where it would be FedAvg\n"),
     "idle, for features": ("train FedBN --set net=linear --set encoder=mini_clip --out {out}", "choose --set net="),
     "device": ("train FedAvg --device vulkan --out {out}", "device 'vulkan' cannot be used here (try cpu)"),
     "table": ("run i2pfl/tabel2 --results {out}", "unknown table 'i2pfl/tabel2'; did you mean 'i2pfl/table2'?"),
@@ -354,6 +358,28 @@ def test_a_record_that_is_none_is_named(content, fedlib, small, tmp_path):
         assert (code, out) == (2, "") and err.startswith(f"fedlib: {path} is not a record (") and err.count("\n") == 1
         assert ("another run" in err) == (content == ANOTHER)
     assert path.read_text() == content and len(list(path.parent.iterdir())) == 1
+
+
+def test_nothing_but_a_record_is_to_be_deleted(fedlib, tmp_path):
+    """`fedlib compare README.md` said "delete it and run it again"."""
+    other = tmp_path / "README.md"
+    other.write_text("mine")
+    for words in (("compare", other), ("verify", other), ("verify", tmp_path)):
+        code, _, err = fedlib(*words)
+        assert code == 2 and "delete" not in err and str(words[1]) in err, err
+
+
+def test_an_app_takes_no_other_projects_place(fedlib, tmp_path):
+    mine = tmp_path / "pyproject.toml"
+    mine.write_text('[project]\nname = "mine"\n')
+    code, _, err = fedlib("flower", "FedAvg", "--out", tmp_path)
+    assert code == 2 and f"{mine} is another project's" in err and "mine" in mine.read_text()
+    assert not (tmp_path / "app.py").exists()
+    for _ in range(2):      # its own it renews
+        assert fedlib("flower", "FedAvg", "--data", "mini_reviews", "--set", "domains=a b,c", "--out",
+                      tmp_path / "app")[0] == 0
+    config = tomllib.loads((tmp_path / "app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert shlex.split(config["set"]) == ["net=fasttext", "optimiser=adam", "domains=a b,c"]    # as in `fedlib train`
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign"])

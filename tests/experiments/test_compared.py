@@ -46,6 +46,18 @@ def test_rows_are_what_differs_and_differences_are_paired_by_seed(runs):
     assert shown.compared([runs], to="FedProx, mu = 1")[1]["differences"][0]["mean"] == -20.0
 
 
+@pytest.mark.parametrize(("method", "seed"), [("FedProx", 2), ("FedAvg", 1)], ids=["another row", "another seed"])
+def test_runs_on_other_data_of_the_same_name_are_not_compared(runs, method, seed):
+    """A set that was prepared anew with other rows was paired by seed with the old one: -58.33 ± 0.00."""
+    for path in runs.rglob("*.json"):
+        record = records.read_record(path)
+        other = (record["run"]["method"], record["run"]["seed"]) == (method, seed)
+        digest = ("b" if other else "a") * 64
+        records.write_record(path, record | {"made": record["made"] | {"data": {"digest": digest}}})
+    with pytest.raises(UserError, match="tiny_digits was prepared anew .* has the data (a{12}|b{12})"):
+        shown.compared([runs])
+
+
 def test_what_the_training_lacks_is_said(runs):
     """The constant answer is whatever record of Constant is there."""
     assert "  the constant answer was not run" in shown.compared_text(*shown.compared([runs]))

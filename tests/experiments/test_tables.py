@@ -390,3 +390,16 @@ def test_provenance_names_every_code_that_a_run_went_on_with(tmp_path, monkeypat
         records.write_record(planned.run.path(tmp_path), record)
     line = filled.provenance(table, "mini", tmp_path).loc["b"]
     assert (line.runs, line.hours, line.commit, line.torch, line.hardware) == (2, 2.0, "1a2b, 3c4d", "2.0, 2.1", "a")
+
+
+@pytest.mark.parametrize(("was", "now", "said"), [
+    ('{ name = "FedAvg"', '{ methd = "FedPer", name = "FedAvg"',
+     "has 'methd', which nothing reads; did you mean 'method'"),
+    ("protocol = {", "protocl = { }\nprotocol = {", "has 'protocl', which nothing reads; did you mean 'protocol'"),
+    ("[tables.t]", "[tables.t]\nselekt = 1", "did you mean 'select'")])
+def test_a_misspelt_word_of_a_table_is_said(was, now, said):
+    """A row with `setting = { mu = 5 }` trained with the default, under the name of another."""
+    text = small_paper.content('{ name = "FedAvg" }', (0,))
+    assert was in text and tables.checked(text)
+    with pytest.raises(ValueError, match=said):
+        tables.checked(text.replace(was, now, 1))

@@ -68,7 +68,10 @@ def test_records_are_drawn_by_the_day(given, tmp_path, fedlib):
     lambda r: r["rounds"][0].update(acc={d: max(0, v - 40) for d, v in r["rounds"][0]["acc"].items()}),
     lambda r: r["rounds"][0].update(train_loss=2 * r["rounds"][0]["train_loss"]),
     lambda r: [x.update(transfer={"ood": 99.0}) for x in r["rounds"]],
-    lambda r: r["made"]["data"].update(digest="0" * 64)], ids=["accuracy", "loss", "transfer", "data"])
+    lambda r: r["rounds"][0].update(acc=dict(zip(acc := r["rounds"][0]["acc"], [100.0, *[0.0] * (len(acc) - 1)]))),
+    lambda r: r["rounds"][0].update(bytes_up=1),
+    lambda r: r["made"]["data"].update(digest="0" * 64)],
+    ids=["accuracy", "loss", "transfer", "one domain", "bytes", "data"])
 def test_a_forged_record_is_not(given, fedlib, change):
     path = given(change)
     assert not verify.verify(path)["trusted"]

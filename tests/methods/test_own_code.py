@@ -81,8 +81,12 @@ def test_a_method_and_a_set_of_one_file_are_trained(fedlib, tmp_path, monkeypatc
     METHODS.pop("MyDecay"), sys.modules.pop("own_mine"), DATASETS.pop("my_noise")      # as in another process
     code, _, err = fedlib("evaluate", path, "--data", "tiny_digits")
     assert code == 2 and "is of the method MyDecay, which is not known here" in err
+    code, _, err = fedlib("compare", tmp_path / "runs")
+    assert code == 2 and "unknown method 'MyDecay'" in err and "name its file: --from FILE.py" in err
     code, out, _ = fedlib("evaluate", path, "--data", f"{mine}:Noise", "--from", f"{mine}:MyDecay")
     assert code == 0 and "all sites" in out
+    code, out, _ = fedlib("compare", tmp_path / "runs", "--from", mine)
+    assert code == 0 and "MyDecay" in out
 
 
 def test_a_net_of_a_file_is_trained_and_kept(fedlib, tmp_path):
@@ -97,6 +101,10 @@ def test_a_net_of_a_file_is_trained_and_kept(fedlib, tmp_path):
     del sys.modules["own_mine"]         # as in another process
     code, _, err = fedlib("evaluate", path, "--data", "tiny_digits")
     assert code == 2 and "unknown net 'wide_cnn'" in err
+    assert fedlib("compare", path)[0] == 2 and fedlib("compare", path, "--from", f"{mine}:wide_cnn")[0] == 0
+    for known in (BUILDERS, TAKES):
+        known.pop("wide_cnn")
+    del sys.modules["own_mine"]
     code, out, err = fedlib("evaluate", path, "--data", "tiny_digits", "--from", f"{mine}:wide_cnn", "--client",
                             "scans")
     assert code == 0 and "scans" in out, err

@@ -30,6 +30,12 @@ def test_a_long_step_is_cut_to_C_and_a_short_one_stays():
     assert torch.cosine_similarity(cut, whole, 0) > 0.9999
 
 
+def test_a_step_that_is_zero_gets_the_noise_alone():
+    """Where the loss has no slope left, or the rate is 0."""
+    noise, _ = change({"sigma": 2.0, "C": 0.05}, lr=0.0)
+    assert float(noise.std()) == pytest.approx(2.0 * 0.05, rel=0.02)
+
+
 @pytest.mark.parametrize("m", [1, 5])
 def test_the_noise_has_the_deviation_that_is_asked_for(m):
     """m = 5: five shares of the noise have sigma C in their sum."""

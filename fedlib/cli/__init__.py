@@ -43,6 +43,11 @@ def call(arguments: list) -> int:
         return fail(error)
     except click.ClickException as error:
         return fail(error.format_message())
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):       # torch's words
+            raise
+        return fail("a client trains on one sample, and batch-norm has no spread of one: take normalisation = group, a "
+                    "larger batch or fewer clients")
     except (KeyboardInterrupt, click.Abort):
         return fail("interrupted; run it again to continue", 130)
     except BrokenPipeError:

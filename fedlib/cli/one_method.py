@@ -28,7 +28,7 @@ class Cores(click.IntRange):
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Folder for the record.")
 @click.option("--save", is_flag=True, help="Keep the model beside the record, for `fedlib predict` and `evaluate`.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True,
               help="CPU threads. More can be faster; sums are then rounded differently.")
 @click.option("--cores", type=Cores(min=1), default=1, show_default=True,
               help="Processes that clients are dealt out to, or auto: all, if that is faster. The record is the same.")

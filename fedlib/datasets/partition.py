@@ -380,7 +380,7 @@ def _domains(spec: Data, manifest: dict) -> list[str]:
             raise UserError(f"the prepared {spec.name} has no domain '{domain}' (its raw files were not there); it has "
                             f"{', '.join(manifest['domains'])}: prepare it again with the files of {domain}")
         pick(f"domain of {spec.name}", domain, manifest["domains"])
-    if spec.clients and len(spec.clients) != len(names):
+    if spec.clients and len(spec.clients) != len(names) or len({*names}) < len(names):
         raise UserError(f"{spec.name}: clients has {len(spec.clients)} numbers for {len(names)} domains "
-                        f"({', '.join(names)})")
+                        f"({', '.join(names)}), each of which is named once")
     return names

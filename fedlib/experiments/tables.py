@@ -228,6 +228,8 @@ def checked(text: str) -> dict:
     _all_known(content, PAPER)
     for name, table in content["tables"].items():
         rows = [r["name"] for r in table["rows"]]
+        if not rows:
+            raise ValueError(f"{name} has no rows")
         if len(rows) > len(set(rows)):
             raise ValueError(f"two rows of {name} have one name")
         if taken := [r for r in rows if is_tuned(r)]:

@@ -58,6 +58,7 @@ class AFL(Fed3R):
     lam: float = 0.0
     unit: bool = False
     gamma: float = 1.0
+    least = dict(gamma=1e-9)
 
     def upload(self, client):
         A, B = super().upload(client).values()

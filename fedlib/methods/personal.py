@@ -158,6 +158,7 @@ class FedAMP(Own):
     sigma: float = 100.0                 # ours; 0.1, 5e-3 or 5e-7 in PFLlib's examples
     lam: float = 1.0                     # 1 in PFLlib's examples
     norm: Literal["squared", "released"] = "squared"
+    least = dict(alpha_k=1e-9, sigma=1e-9)
     limit = dict(lam=0.0), "Local"
 
     def setup(self, net):

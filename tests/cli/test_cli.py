@@ -283,6 +283,11 @@ BAD = {
     "size": ("train FedAvg --data tiny_digits --set size=30 --out {out}", "tiny_digits has no size 30 (sizes: 28)"),
     "domain": ("train FedAvg --data tiny_digits --set domains=scan --out {out}", "did you mean 'scans'?"),
     "clients": ("train FedAvg --data tiny_digits --set clients=2,1 --out {out}", "2 numbers for 4 domains"),
+    "domain twice": ("train FedAvg --data tiny_digits --set domains=scans,scans --out {out}",
+                     "each of which is named once"),
+    "scale": ("train FedAMP --set sigma=0 --out {out}", "sigma = 0 is too small (at least 1e-09)"),
+    "ridge": ("train AFL --set gamma=0 --out {out}", "gamma = 0 is too small"),
+    "threads": ("train FedAvg --threads 100000 --out {out}", "100000 is not in the range"),
     "setting": ("train FedProx --set mo=1 --out {out}", "no setting 'mo' of FedProx, the protocol, the net or the "
                                                         "data; did you mean 'mu'? (there are: weights, mu, hidden, "),
     "no value": ("train FedProx --set mu --out {out}", "--set takes NAME=VALUE, not 'mu'"),
@@ -461,3 +466,9 @@ def test_a_page_without_records_says_where_it_looked(small, tmp_path, monkeypatc
     assert f"no folder of records at {tmp_path / 'nowhere'}" in Page("small/t", "mini").about().data
     monkeypatch.setenv("FEDLIB_RESULTS", str(tmp_path))
     assert "no folder" not in Page("small/t", "mini").about().data
+
+
+def test_batch_norm_of_one_sample_is_said(fedlib, tmp_path):
+    words = "train FedAvg --data tiny_digits --rounds 1 --set net=resnet18 --set width=4 --set batch=1 --out"
+    code, _, err = fedlib(*words.split(), tmp_path)
+    assert code == 2 and "batch-norm has no spread of one" in err

@@ -18,8 +18,8 @@ UNITS = {"ood": "% ood", "ood_printed": "% ood as printed"}
 NTH = {1: "best", 2: "second", 3: "third"}
 MEANS = {claims.SUPPORTED: "the 95 % interval of the difference lies above zero, over every rival, or all but one for "
                            "'second best'",
-         claims.CONTRADICTED: "the interval lies below zero over a rival (two for 'second best'), at a level divided by "
-                              "the number of rivals",
+         claims.CONTRADICTED: "the interval lies below zero over a rival (two for 'second best'), at a level divided "
+                              "by the number of rivals",
          claims.UNDECIDED: "the runs are evidence, and neither supported nor contradicted",
          claims.NOT_EVIDENCE: "a row did not learn, did not settle or was not tuned, or there are too few seeds"}
 

@@ -12,7 +12,7 @@ from fedlib.core import federation, machine
 from fedlib.core.seeds import generator
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import loop, records, stack
-from fedlib.experiments import batch
+from fedlib.experiments import batch, tables
 from fedlib.models import encoders
 from fedlib.probes import grad_cam, inversion, leakage
 
@@ -195,7 +195,8 @@ def test_runs_are_spread_over_the_gpus(monkeypatch, tmp_path):
             return 0 if len(places) == 4 else None
     monkeypatch.setattr(batch, "_start", Started)
     monkeypatch.setattr(batch, "_end", lambda child, code, outcome, results, device: None)
-    batch.execute([tiny("FedAvg", seed=s) for s in range(4)], tmp_path, 4, "cuda", say=lambda line: None)
+    todo = [tables.Planned("FedAvg", "digits", seed, tiny("FedAvg", seed=seed)) for seed in range(4)]
+    batch.execute(todo, tmp_path, 4, "cuda", say=lambda line: None)
     assert sorted(places) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
 
 

@@ -22,9 +22,14 @@ def path(run: Run, results: Path) -> Path:
 
 def kind(error: BaseException) -> str:
     """"memory": too little of it; "mistake": of settings, data or disk, said in one line; "bug": anything else."""
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+    if lacked_memory(error):
         return MEMORY
     return MISTAKE if isinstance(error, UserError) else BUG
+
+
+def lacked_memory(error: BaseException) -> bool:
+    """Was there too little memory? On a CPU torch says so in words alone."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def command(planned, device: str = "cpu") -> str:

@@ -82,7 +82,11 @@ class FedProto(Prototypes):
     def prototypes(self, client):
         if self.of == "features":
             return super().prototypes(client)
-        return class_means(as_input(client.train.x).flatten(1), client.train.y, client.net.head.out_features)
+        x = as_input(client.train.x).flatten(1)
+        if x.shape[1] != client.net.dim:
+            raise UserError(f"of = inputs holds features of {client.net.dim} numbers to means of inputs, which have "
+                            f"{x.shape[1]}: take net = identity")
+        return class_means(x, client.train.y, client.net.head.out_features)
 
     def loss(self, net, x, y, client):
         z = net.body(x)

@@ -472,3 +472,15 @@ def test_batch_norm_of_one_sample_is_said(fedlib, tmp_path):
     words = "train FedAvg --data tiny_digits --rounds 1 --set net=resnet18 --set width=4 --set batch=1 --out"
     code, _, err = fedlib(*words.split(), tmp_path)
     assert code == 2 and "batch-norm has no spread of one" in err
+
+
+def test_means_of_inputs_beside_features_of_another_length_are_said(fedlib, tmp_path):
+    words = "train FedProto --data tiny_digits --rounds 1 --set of=inputs --out"
+    code, _, err = fedlib(*words.split(), tmp_path)
+    assert code == 2 and "take net = identity" in err and err.count("\n") == 1
+
+
+def test_a_net_that_the_memory_does_not_hold_is_said(fedlib, tmp_path):
+    words = "train FedAvg --data tiny_digits --rounds 1 --set width=9000000 --out"     # petabytes, which nobody has
+    code, _, err = fedlib(*words.split(), tmp_path)
+    assert code == 2 and "take a smaller width" in err and err.count("\n") == 1

@@ -166,7 +166,7 @@ def test_the_text_has_one_margin_that_the_table_has_not(timed):
 def test_every_claim_is_there():
     claims = feddtr.every_claim("lite", results_folder())
     assert len(claims) == 44 == len(tables.papers()["feddtr"]["claims"]) and (claims.note != "").sum() == 13
-    says("findings", "a note on 13 of the 44 claims", "the printed numbers, 390 in nine tables")
+    says("findings", "A note stands beside 13 of the 44 claims", "the printed numbers, 390 in nine tables")
 
 
 def test_tiny_imagenet_has_no_lite_profile(timed):

@@ -202,6 +202,7 @@ def test_the_two_printed_cells_in_both_readings(five):
 def test_what_the_classifier_is_worth_on_caltech_is_printed():
     six = Page("fedpall/figure6", "lite", [0, 1, 2])
     gaps = six.by_domain("with", "without").set_index(["block", "row"])
+    assert list(gaps.index.unique("block")) == [block for block, _ in itertools.groupby(gaps.index, lambda at: at[0])]
     assert gaps.printed["office", "caltech"] == pytest.approx(15.6) and gaps.printed.notna().sum() == 1
 
 

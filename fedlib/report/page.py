@@ -129,7 +129,7 @@ class Page:
         return pd.DataFrame(lines, columns=["block", "dataset", "row", "other", "mean", "half", "n"])
 
     def by_domain(self, row: str, other: str) -> pd.DataFrame:
-        """Row minus other in each domain and the mean, block by block: lines of `compared`, whose rows are the domains."""
+        """Row minus other in each domain and the mean, block by block: lines of `compared` whose rows are domains."""
         domains = {d: d for block in self.blocks for d in self.table.blocks[block]["columns"]} | {"mean": "avg"}
         found = text.joined(self.compared({name: (row, other)}, d) for name, d in domains.items())
         return found.sort_values("block", key=lambda block: block.map(list(self.blocks).index), kind="stable")

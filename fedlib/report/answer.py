@@ -58,7 +58,7 @@ def card(page, block: str) -> dict:
     ours = page.by(setting=table.mean_column(block)).loc[block].reindex(columns=named.values())
     prints = page.cells[(page.cells.block == block) & (page.cells.setting == table.mean_column(block))]
     printed = prints.set_index("row").printed.reindex(own).dropna()
-    judged = page.judged()
+    judged = page.judged
     judged = judged[judged.id.map({c["id"]: c["block"] for c in table.claims}) == block]
     # of costs, features and attacks the page says the rest
     about = "accuracy" in (metrics(table) or {"accuracy"}) and not table.measure and not table.shows

@@ -43,7 +43,7 @@ def claims_by_time(timed: dict[str, Page]) -> pd.DataFrame:
     The margin is that of the claim's method over the best of those that it names.
     """
     page = next(iter(timed.values()))
-    judged = {name: each.judged().set_index("id") for name, each in timed.items()}
+    judged = {name: each.judged.set_index("id") for name, each in timed.items()}
     words = {name: frame.verdict + ("<br>" + frame.evidence).where(frame.verdict != "not run", "")
              for name, frame in judged.items()}
     first, margins = judged["as printed"], {}

@@ -366,6 +366,7 @@ class Page:
         return claims.judge({"block": block, "setting": setting, "better": better, "than": than}, self.values,
                             self.evidence, self.table)
 
+    @cached_property
     def judged(self) -> pd.DataFrame:
         """The table's claims with their verdicts, each in the profile that shows its block, or the one asked for."""
         place = {c["id"]: self.blocks.get(c["block"], self.profile) for c in self.table.claims}
@@ -381,7 +382,7 @@ class Page:
 
     def show_claims(self, columns=("says", "verdict", "evidence", "reason", "note"), every: bool = True):
         """The claims with their verdicts, all or those that are decided, after the number of each verdict."""
-        judged = self.judged()
+        judged = self.judged
         part = judged if every else judged[judged.verdict != "not run"]
         display(judged.verdict.value_counts().rename("claims").to_frame(),
                 text.table(part[list(columns)], words=True, index=False))

@@ -385,7 +385,7 @@ def test_another_table_says_it_again_also_over_fewer_rivals(tmp_path, monkeypatc
     assert claims.said_before(u, "mini", results) == {"again": every.loc["again", ["verdict", "reason"]].to_dict()}
     page = Page("small/u", "mini")
     page.results = results
-    assert page.judged()[["verdict", "reason"]].values.tolist() == [[NOT_EVIDENCE, every.reason["again"]]]
+    assert page.judged[["verdict", "reason"]].values.tolist() == [[NOT_EVIDENCE, every.reason["again"]]]
 
 
 @pytest.mark.parametrize("ident", ["i2pfl/table2", "i2pfl/table3", "i2pfl/table7"])

@@ -160,7 +160,7 @@ def test_the_text_has_one_margin_that_the_table_has_not(timed):
     assert len(stated) == 9 and list(stated[apart]) == [3.75] and "prototypes" in claims.says[apart[apart].index[0]]
     for name, page in timed.items():
         verdicts = claims[name].str.split("<br>").str[0]
-        assert list(verdicts) == list(page.judged().verdict)
+        assert list(verdicts) == list(page.judged.verdict)
 
 
 def test_every_claim_is_there():

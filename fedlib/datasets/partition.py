@@ -208,7 +208,7 @@ def draw(y, clients: int, spec: Data, classes: int, gen: torch.Generator) -> lis
     """
     size = int(spec.fraction * len(y)) if spec.fraction < 1 or clients == 1 else len(y) // clients
     if size == 0:
-        raise UserError(f"{spec.name}: fraction {spec.fraction} of {len(y)} training images is none; raise fraction")
+        raise UserError(f"{spec.name}: {len(y)} samples are too few for {clients} clients or fraction {spec.fraction}")
     left, drawn = torch.randperm(len(y), generator=gen), []
     for number in range(clients):
         if len(left) == 0:

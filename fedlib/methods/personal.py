@@ -251,8 +251,8 @@ class IFCA(FedAvg):
 
     def receive(self, client, got):
         models, some = got["models"], client.train[:1024]
-        client.net.train(len(some) > 1)
-        losses = {j: mean_loss(load_params(client.net, w), {}, some, self.protocol) for j, w in models.items()}
+        asked = copy.deepcopy(client.net).train(len(some) > 1)      # its statistics move; the client's may be its own
+        losses = {j: mean_loss(load_params(asked, w), {}, some, self.protocol) for j, w in models.items()}
         best = min(sorted(models), key=lambda j: float(losses[j]))
         client.scratch["chosen"] = torch.tensor(int(best))
         load_params(client.net, models[best])

@@ -323,3 +323,9 @@ def test_ifcas_nets_start_apart_and_the_same_for_everyone():
     weights = [next(v for k, v in m.items() if "conv" in k and v.dim() == 4) for m in one.values()]
     assert not any(torch.equal(weights[i], weights[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
     assert all(torch.equal(v, two[j][k]) for j in one for k, v in one[j].items())
+
+
+def test_choosing_leaves_statistics_that_a_client_keeps():
+    kept = {name: Simulation(small_run(name, values, buffers="keep")).play().rounds
+            for name, values in (("IFCA", {"k": 1}), ("FedAvg", {}))}
+    assert [r["acc"] for r in kept["IFCA"]] == [r["acc"] for r in kept["FedAvg"]]

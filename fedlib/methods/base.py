@@ -196,7 +196,7 @@ def optimiser(protocol: Protocol, net, client):
     opt = OPTIMISERS[protocol.optimiser](protocol, net)
     for group in opt.param_groups:
         group["lr"] = rate(protocol, client.round)
-    kept = client.state.get("optimiser", {}) if net is client.net else {}
+    kept = client.state.get("optimiser", {}) if holds(net, client) else {}
     opt.state.update({v: dict(kept[k]) for k, v in net.named_parameters() if k in kept})
     return opt
 
@@ -210,8 +210,13 @@ def forget(opt):
 
 def keep_moments(protocol: Protocol, opt, net, client):
     """What `optimiser` starts from in the client's next round."""
-    if protocol.keep_optimiser and net is client.net:
+    if protocol.keep_optimiser and holds(net, client):
         client.state["optimiser"] = {k: opt.state[v] for k, v in net.named_parameters() if v in opt.state}
+
+
+def holds(net, client) -> bool:
+    """Is this the client's net, alone or beside an own head?"""
+    return any(module is client.net for module in net.modules())
 
 
 def rate(protocol: Protocol, number: int) -> float:

@@ -25,8 +25,8 @@ class Personal(FedAvg):
 class Ditto(Personal):
     """v_k <- argmin F_k(v) + mu/2 |v - w|^2 beside FedAvg's w; v_k is what the client uses.
 
-    The personal net trains first, against the w just received, then the shared one. mu = 0 (the default of much
-    released code) is local training. Li et al., ICML 2021, arXiv:2012.04221.
+    The personal net trains first, against the w just received, then the shared one; its optimiser is new in each round.
+    mu = 0 (the default of much released code) is local training. Li et al., ICML 2021, arXiv:2012.04221.
     """
     mu: float = 1.0
     personal_epochs: int = 1             # of the personal net; FedAvg's part follows the protocol

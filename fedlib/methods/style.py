@@ -9,6 +9,7 @@ from fedlib.core.errors import UserError
 from fedlib.core.federation import as_input, normals
 from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method
+from fedlib.methods.drift import number
 
 STAGES = ("layer1", "layer2", "layer3")      # of a ResNet: behind them looks change
 
@@ -41,7 +42,7 @@ class FedDG(FedAvg):
         self.banks_ = {}
 
     def broadcast(self, client_id):
-        others = [bank for i, bank in self.banks_.items() if i != client_id]
+        others = [self.banks_[i] for i in sorted(self.banks_, key=number) if i != client_id]
         return super().broadcast(client_id) | ({"bank": torch.cat(others)} if others else {})
 
     def aggregate(self, uploads):

@@ -68,9 +68,9 @@ def test_two_runs_of_one_seed_are_equal_and_two_seeds_differ(method_name, tmp_pa
 
 
 def test_an_interrupted_run_continues_exactly(method_name, tmp_path):
-    run = small_run(method_name, rounds=3)
+    run = small_run(method_name, rounds=4, participation=0.6, buffers="keep")      # not all have met the server
     whole = result(run, tmp_path / "whole")
-    for _ in range(2):      # cut after round 1, again after round 2
+    for _ in range(3):      # cut after each of the rounds before the last
         interrupted(run, tmp_path / "cut")
     assert result(run, tmp_path / "cut") == whole
     assert sorted(p.suffix for p in (tmp_path / "cut" / run.data.name).iterdir()) == [".json"]

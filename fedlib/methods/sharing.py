@@ -14,7 +14,7 @@ from fedlib.core.losses import mmd
 from fedlib.core.params import NORM, load_params, names, snapshot
 from fedlib.core.seeds import generator
 from fedlib.methods.base import FedAvg, autocast, method, optimiser, rate
-from fedlib.methods.drift import frozen
+from fedlib.methods.drift import frozen, number
 
 
 @method
@@ -176,16 +176,18 @@ class COPA(FedPer):
 
     def loss(self, net, x, y, client):
         z = net.body(x)
-        others = [h for i, h in client.got.get("heads", {}).items() if i != client.id]
+        heads = client.got.get("heads", {})
+        others = [heads[i] for i in sorted(heads, key=number) if i != client.id]
         foreign = sum(F.cross_entropy(F.linear(z, h["weight"], h["bias"]), y) for h in others)
         return F.cross_entropy(net.head(z), y) + self.lam * foreign
 
     def predict(self, net, x, client):
-        heads = client.got.get("heads", {}).values()
+        heads = client.got.get("heads", {})
         if self.infer == "own" or not heads:
             return net(x)
         z = net.body(x)
-        votes = torch.stack([F.linear(z, h["weight"], h["bias"]).softmax(1) for h in heads])
+        votes = torch.stack([F.linear(z, heads[i]["weight"], heads[i]["bias"]).softmax(1)
+                             for i in sorted(heads, key=number)])
         return votes.mean(0).clamp(min=1e-12).log()
 
 

@@ -196,7 +196,7 @@ def optimiser(protocol: Protocol, net, client):
     opt = OPTIMISERS[protocol.optimiser](protocol, net)
     for group in opt.param_groups:
         group["lr"] = rate(protocol, client.round)
-    kept = client.state.get("optimiser", {}) if holds(net, client) else {}
+    kept = client.state.get("optimiser", {}) if protocol.keep_optimiser and holds(net, client) else {}
     opt.state.update({v: dict(kept[k]) for k, v in net.named_parameters() if k in kept})
     return opt
 

@@ -176,19 +176,22 @@ class COPA(FedPer):
 
     def loss(self, net, x, y, client):
         z = net.body(x)
-        heads = client.got.get("heads", {})
-        others = [heads[i] for i in sorted(heads, key=number) if i != client.id]
+        others = [h for i, h in self.heads(client).items() if i != client.id]
         foreign = sum(F.cross_entropy(F.linear(z, h["weight"], h["bias"]), y) for h in others)
         return F.cross_entropy(net.head(z), y) + self.lam * foreign
 
     def predict(self, net, x, client):
-        heads = client.got.get("heads", {})
+        heads = self.heads(client).values()
         if self.infer == "own" or not heads:
             return net(x)
         z = net.body(x)
-        votes = torch.stack([F.linear(z, heads[i]["weight"], heads[i]["bias"]).softmax(1)
-                             for i in sorted(heads, key=number)])
+        votes = torch.stack([F.linear(z, h["weight"], h["bias"]).softmax(1) for h in heads])
         return votes.mean(0).clamp(min=1e-12).log()
+
+    def heads(self, client) -> dict:
+        """All heads by client, in an order that does not depend on who took part when."""
+        got = client.got.get("heads", {})
+        return {i: got[i] for i in sorted(got, key=number)}
 
 
 @method

@@ -251,11 +251,12 @@ class IFCA(FedAvg):
 
     def receive(self, client, got):
         models, some = got["models"], client.train[:1024]
-        asked = copy.deepcopy(client.net).train(len(some) > 1)      # its statistics move; the client's may be its own
-        losses = {j: mean_loss(load_params(asked, w), {}, some, self.protocol) for j, w in models.items()}
+        own = snapshot(client.net, without=models["0"])     # statistics that the client keeps move as it chooses
+        client.net.train(len(some) > 1)
+        losses = {j: mean_loss(load_params(client.net, w), {}, some, self.protocol) for j, w in models.items()}
         best = min(sorted(models), key=lambda j: float(losses[j]))
         client.scratch["chosen"] = torch.tensor(int(best))
-        load_params(client.net, models[best])
+        load_params(client.net, own | models[best])
 
     def upload(self, client):
         return super().upload(client) | {"chosen": client.scratch["chosen"]}

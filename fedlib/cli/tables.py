@@ -53,7 +53,10 @@ def run(table, profile, seeds, jobs, time_budget, only, halves, stack, results, 
 @RESULTS
 @DEVICE
 def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results, device):
-    """Choose each row's rate and main weight, all alike, on held-out training samples: the table gets tuned rows."""
+    """Choose each row's rate and main weight, all alike, on held-out training samples: the table gets tuned rows.
+
+    Where the best rate is the lowest or the highest that was tried, it tries the next one beyond, up to three times.
+    """
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
     return batch.tune_table(table, profile, results_folder(results), blocks, rows, tries, tuple(parse_seeds(seeds)),

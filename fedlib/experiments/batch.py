@@ -276,7 +276,7 @@ def chosen(ident: str, profile: str, seeds=None, only: str | None = None, halves
     if only:
         names = list(dict.fromkeys(k for p in planned for k in (p.row, p.run.method)))
         # by their digest, one at a time
-        beside = tune.tries(table, profile, seeds=seeds or tune.SEEDS) + table.halves(profile, seeds)
+        beside = tune.tries(tune.reaching(table), profile, seeds=seeds or tune.SEEDS) + table.halves(profile, seeds)
         planned = ([p for p in planned if only in (p.row, p.run.method, p.run.digest)]
                    or [p for p in beside if only == p.run.digest])
         if not planned:
@@ -352,20 +352,25 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
 
     how: as for `run_table`. Rows whose tries are not all there yet are left for the next call.
     """
-    table = tables.load_table(ident)
-    planned = tune.tries(table, profile, blocks, rows, count, seeds)
+    how_tried, planned, code = (profile, blocks, rows, count, seeds), [], 0
+    while all(ended(p, results) for p in planned):
+        table, before = tune.reaching(tables.load_table(ident)), len(planned)
+        planned = tune.tries(table, *how_tried)
+        if len(planned) == before:
+            break
+        try:
+            code |= run_table(ident, profile, planned, results, say=say, **how)
+        except loop.Diverged as error:      # the one that was left, in this process: it counts as others that fail
+            say(f"failed: {error}")
+            code = 1
+        for place, of in keep_choices(table, profile, planned, results, blocks, rows, count, seeds).items():
+            for row, c in of.items():
+                changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items())
+                say(f"{place}: {row}: {changed or 'as it is given'}; {c['accuracy']:.2f} % on validation samples, "
+                    f"{c['given']:.2f} as given")
+            say(f"kept in {tables.tuned_file(ident)}")
     if not planned:
         raise UserError(f"{ident} has no rows to tune in profile '{profile}'")
-    try:
-        code = run_table(ident, profile, planned, results, say=say, **how)
-    except loop.Diverged as error:      # the one that was left, in this process: it counts as others that fail
-        say(f"failed: {error}")
-        code = 1
-    for place, of in keep_choices(table, profile, planned, results, blocks, rows, count, seeds).items():
-        for row, c in of.items():
-            changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items()) or "as it is given"
-            say(f"{place}: {row}: {changed}; {c['accuracy']:.2f} % on validation samples, {c['given']:.2f} as given")
-        say(f"kept in {tables.tuned_file(ident)}")
     return code
 
 

@@ -60,7 +60,12 @@ def parts(path: Path) -> list[Part]:
 
 def tries(part: Part) -> list[Planned]:
     """The tries of a part; of no row where the file says so."""
-    return [] if part.rows == () else tune.tries(tables.load_table(part.table), part.profile, *part.how)
+    return [] if part.rows == () else tune.tries(reached(part), part.profile, *part.how)
+
+
+def reached(part: Part) -> tables.Table:
+    """The part's table, with the rates to try beyond the end of what was tried."""
+    return tune.reaching(tables.load_table(part.table))
 
 
 def planned(part: Part, results: Path) -> list[Planned]:
@@ -84,7 +89,7 @@ def following(campaign: list[Part], results: Path, taken: set) -> list[Planned]:
     """
     for part in campaign:
         if tried := tries(part):
-            batch.keep_choices(tables.load_table(part.table), part.profile, tried, results, *part.how)
+            batch.keep_choices(reached(part), part.profile, tried, results, *part.how)
         todo = [p for p in planned(part, results) if p.run.digest not in taken and not batch.ended(p, results)]
         if todo:
             chosen = {p.run.digest: p for p in todo if kind(p) == kind(todo[0])}

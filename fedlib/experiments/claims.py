@@ -7,7 +7,7 @@
     undecided      neither, on runs that are evidence
     not evidence   fewer than three seeds or fewer than planned, an interval as wide as the column, rows that give the
                    same numbers, or a row that did not learn, did not settle, diverged or was not tuned for this column,
-                   and by as many tries as the others: `reason` says which
+                   by as many tries as the others and within the rates tried: `reason` says which
     not run        a row has no record
 
 So where nothing differs, at most 5 % of the claims are called supported or contradicted.

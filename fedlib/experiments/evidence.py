@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 from torch import nn
 
-from fedlib.experiments import filled, tables
+from fedlib.experiments import filled, tables, tune
 from fedlib.experiments.statistics import interval
 from fedlib.experiments.tables import Table
 from fedlib.methods import make
@@ -84,10 +84,10 @@ def place(p: tables.Planned) -> tuple:
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
     """One line for each block, column and row with records: n, mean, missing, above, half, learned, rise, settled,
-    loss, diverged, crumbs, tuned, by.
+    loss, diverged, crumbs, tuned, by, end.
 
     missing: planned seeds without a record: a run whose loss is no number leaves none, and the others would flatter it.
-    by: the tries and seeds of a tuned row's choice.
+    by: the tries and seeds of a tuned row's choice. end: is its rate the lowest or the highest that was tried?
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
@@ -130,9 +130,17 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
                       "missing": max(0, planned - len(sample)), "by": table.chosen_by(row, profile, block),
                       "above": mean, "half": half, "learned": learned, "rise": rising,
                       "settled": settled, "loss": max(losses), "diverged": max(losses) > filled.FAR,
-                      "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting)})
+                      "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting),
+                      "end": at_end(table, row, profile, block)})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "missing", "above", "half", "learned",
-                                        "rise", "settled", "loss", "diverged", "crumbs", "tuned", "by"])
+                                        "rise", "settled", "loss", "diverged", "crumbs", "tuned", "by", "end"])
+
+
+def at_end(table: Table, row: str, profile: str, block: str) -> bool:
+    """Was the rate of a tuned row chosen at the end of those that were tried, so that a better one may lie beyond?"""
+    won = table.choice(row, profile, block) if tables.is_tuned(row) else {}
+    given = next(r for r in table.rows if r["name"] == tables.given_name(row))
+    return bool(won) and bool(tune.beyond(table, given, block, profile, won))
 
 
 def faults(rows: list[dict]) -> list[str]:
@@ -141,7 +149,8 @@ def faults(rows: list[dict]) -> list[str]:
     if len(untuned) == len(rows) > 1:
         return [*unfinished(rows), "no row is tuned"]
     unlike = {json.dumps(r["by"]) for r in rows if r["tuned"]}      # tries and seeds
-    return unfinished(rows) + named("not tuned", untuned) + ["rows were not tuned alike"] * (len(unlike) > 1)
+    return (unfinished(rows) + named("not tuned", untuned) + ["rows were not tuned alike"] * (len(unlike) > 1)
+            + named("a rate at the end of those that were tried", [r["row"] for r in rows if r["end"]]))
 
 
 def unfinished(rows: list[dict]) -> list[str]:

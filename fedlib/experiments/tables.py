@@ -19,7 +19,8 @@ CONSTANT, COMMON = "constant answer", "one constant answer for all"     # the ro
 IND = "ind"         # the column of a table of transfer that says how well the clients do at home
 TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
 WON = {"settings": dict, "protocol": dict, "accuracy": float, "given": float}
-CHOICE = WON | {"tries": int, "seeds": [int], "ind?": WON}      # a table of transfer chooses by ood, and by ind
+# A table of transfer chooses by ood, and by ind; further: factors of the rate, beyond the grid (`tune.reaching`).
+CHOICE = WON | {"tries": int, "seeds": [int], "further?": [float], "ind?": WON}
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, fewer rounds or smaller images",
             "paper": "the paper's protocol in full"}
@@ -161,8 +162,13 @@ class Table:
 
     def chosen_by(self, row: str, profile: str, block: str) -> list:
         """[tries, *seeds] behind the choice of a tuned row; [] of another."""
-        chosen = next((r.get("chosen", {}) for r in self.rows if r["name"] == row), {}).get(f"{block}.{profile}")
-        return [chosen["tries"], *chosen["seeds"]] if chosen and "tries" in chosen else []
+        chosen = self.choice(row, profile, block) if is_tuned(row) else {}
+        return [chosen["tries"], *chosen["seeds"]] if "tries" in chosen else []
+
+    def choice(self, row: str, profile: str, block: str) -> dict:
+        """What was chosen for a row, by its own name or that of a tuned form; {}: nothing."""
+        name = row if is_tuned(row) else tuned_name(row)
+        return next((r["chosen"].get(f"{block}.{profile}", {}) for r in self.rows if r["name"] == name), {})
 
     def tuned_form(self, row: str, profile: str, block: str, setting: str = "") -> str:
         """The name of a row's tuned form for a column: ind has one of its own where it chooses another try than ood."""
@@ -288,7 +294,7 @@ def tuned_rows(rows: list[dict], chosen: dict) -> list[dict]:
     made = []
     for row in rows:
         mine = {place: of[row["name"]] for place, of in chosen.items() if row["name"] in of}
-        other = {place: {k: won[k] for k in ("tries", "seeds")} | won[IND] for place, won in mine.items()
+        other = {place: {k: v for k, v in won.items() if k != IND} | won[IND] for place, won in mine.items()
                  if IND in won and any(won[IND][k] != won[k] for k in ("settings", "protocol"))}
         made += [row | {"name": name, "method": row.get("method", row["name"]), "tuned": True,
                         "printed": row.get("printed", row["name"]), "chosen": places}

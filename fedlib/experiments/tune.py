@@ -5,12 +5,15 @@ method's main weight; a method without one tries as many rates. A try trains on 
 samples and is tested on the rest (`Data.tuning`), with seeds that no table uses. Where the test images go with the
 seed (clients that hold out their own, in a partition drawn anew), a try has seen what other seeds test. The first try
 is the row as it is given. It stays unless another is better with every seed and by WORTH points in the mean: what noise
-chooses would only add noise. Of those that are, the best mean wins. Tries are records as others: they resume and can be
-looked at.
+chooses would only add noise. Of those that are, the best mean wins. Where its rate is the lowest or the highest of all,
+the next one is tried as well, and so on, at most FURTHER (`reaching`): the grid must not choose in the row's place.
+Tries are records as others: they resume and can be looked at.
 Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of methods with their model selection.
 """
 import copy
 import json
+import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -28,6 +31,8 @@ WORTH = 0.5         # points
 SEEDS = (100, 101)
 GRID = ((1, 1), (0.3, 1), (3, 1), (0.1, 1), (1, 0.1), (1, 10), (0.3, 0.1), (0.3, 10))      # of rate and weight
 RATES = (1, 0.3, 3, 0.1, 0.03, 10, 0.5, 2)
+LADDER = [of * 10.0 ** power for power in range(-5, 5) for of in (1, 3)]        # factors of the rate, one after another
+FURTHER = 3         # rates beyond the end of the grid
 PENALTIES = (1.0, 100.0, 1e4, 0.01, 1e3, 1e5, 10.0, 1e6)      # of closed forms, in the scale of the features
 TRIES = len(GRID)
 MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": "mu", "pFedMe": "lam", "FedAMP": "lam",
@@ -66,7 +71,8 @@ def tries(table: Table, profile: str, blocks=None, rows=None, count: int = TRIES
 
 
 def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) -> list[dict]:
-    """[{"settings", "protocol"}]: what each try changes in a row. The first changes nothing."""
+    """[{"settings", "protocol"}]: what each try changes in a row. The first changes nothing; last come the rates beyond
+    the end that were tried for what is chosen (`further`)."""
     run = table.plan(row, block, profile, SEEDS[0])
     given = run.settings | {k: d for k, (_, d) in fields(METHODS[run.method]).items() if k not in run.settings}
     rate, main = rate_of(run), MAIN.get(run.method, "")
@@ -75,8 +81,8 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
     if penalty := PENALTY.get(run.method):
         values = dict.fromkeys((given[penalty], *PENALTIES))
         return [{"settings": {penalty: value}, "protocol": {}} for value in [*values][:count]]
-    found = []
-    for of_rate, of_weight in (GRID if main else [(f, 1) for f in RATES])[:count]:
+    found, pairs = [], (GRID if main else [(f, 1) for f in RATES])[:count]
+    for of_rate, of_weight in [*pairs, *((f, 1) for f in table.choice(row["name"], profile, block).get("further", ()))]:
         settings, protocol = {}, {}
         if rate:
             settings[rate] = rounded(given[rate] * of_rate)
@@ -94,6 +100,38 @@ def rate_of(run) -> str:
     """The setting that is the rate a run trains at; "" where that is the protocol's."""
     name = RATE.get(run.method, "")
     return name if run.settings.get(name) else ""
+
+
+def rate(run, tried: dict) -> float:
+    """The rate that a run trains at with what a try changes in it."""
+    name = rate_of(run)
+    return tried["settings"].get(name, run.settings.get(name)) if name else tried["protocol"].get("lr", run.protocol.lr)
+
+
+def beyond(table: Table, row: dict, block: str, profile: str, won: dict) -> float:
+    """The factor of the next rate, where the one that won is the lowest or the highest of the row's tries; 0: it lies
+    within them, or the row is a closed form."""
+    run = table.plan(row, block, profile, SEEDS[0])
+    tried, mine = {rate(run, t) for t in grid(table, row, block, profile, won["tries"])}, rate(run, won)
+    if run.method in PENALTY or min(tried) < mine < max(tried) or len(tried) == 1:
+        return 0
+    factor = mine / rate(run, {"settings": {}, "protocol": {}})
+    step = min(range(len(LADDER)), key=lambda i: abs(math.log(LADDER[i] / factor)))
+    return rounded(LADDER[step + (1 if mine == max(tried) else -1)])
+
+
+def reaching(table: Table) -> Table:
+    """The table with one more rate to try for each row whose best lies at the end of those that were tried."""
+    given, made = {r["name"]: r for r in table.rows}, []
+    for row in table.rows:
+        chosen = dict(row.get("chosen", {}))
+        for place, won in chosen.items():
+            at, further = (table, given[tables.given_name(row["name"])], *place.rsplit(".", 1)), won.get("further", [])
+            ends = [f for w in (won, won | won.get(tables.IND, {})) if (f := beyond(*at, w))]
+            if ends and len(further) < FURTHER:
+                chosen[place] = won | {"further": [*further, ends[0]]}
+        made.append(row | {"chosen": chosen} if chosen else row)
+    return replace(table, rows=made)
 
 
 def rounded(value: float) -> float:
@@ -159,6 +197,8 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
         if len(part):
             tried = grid(table, next(r for r in table.rows if r["name"] == name), block, profile, count)
             own = won(part, tried) | {"tries": count, "seeds": list(seeds)}
+            if further := table.choice(name, profile, block).get("further"):
+                own["further"] = further
             if table.transfer:
                 own |= {tables.IND: won(at_home[block, name].query("n > 0"), tried)}
             made.setdefault(f"{block}.{profile}", {})[name] = own

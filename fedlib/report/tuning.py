@@ -27,7 +27,7 @@ def tries(page, block: str) -> pd.DataFrame:
 def choices(page, block: str) -> pd.DataFrame:
     """By row: what was chosen, the validation accuracy as given and chosen, and that on test images, ours.
 
-    Where the rate is the lowest or the highest that was tried, a better one may lie beyond: it says so.
+    Where the rate is the lowest or the highest of all tries, a better one may lie beyond: it says so.
     """
     setting, found, lines = "ood" if page.table.transfer else "avg", tries(page, block), {}
     ours = page.cells[(page.cells.block == block) & (page.cells.setting == setting)].set_index("row").ours
@@ -36,7 +36,8 @@ def choices(page, block: str) -> pd.DataFrame:
         weight = "" if pd.isna(best.weight) else f", weight {best.weight:g}"
         how = next(r for r in page.table.rows if r["name"] == tables.tuned_name(row))
         penalty = tune.PENALTY.get(how.get("method", row))
-        end = ", the end of the grid" if best.lr in (part.lr.min(), part.lr.max()) and part.lr.nunique() > 1 else ""
+        at_end = evidence.at_end(page.table, tables.tuned_name(row), page.blocks[block], block)
+        end = ", the end of the rates tried" * at_end
         what = f"rate {best.lr:g}{end}{weight}" if not penalty else (
             f"penalty {how['chosen'][f'{block}.{page.blocks[block]}']['settings'][penalty]:g}")
         lines[row] = {"chosen": "as given" if best.given else what,

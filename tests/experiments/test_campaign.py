@@ -56,13 +56,13 @@ def test_rows_as_given_come_first_then_tries_then_what_they_choose(small, tmp_pa
     assert campaign.run(parts, small, jobs=2, say=said.append, progress=quiet) == 0
     order = [(p.row, p.seed) for p in Trained.started]
     assert order == [(tables.CONSTANT, 0), (tables.CONSTANT, 1), ("FedAvg", 0), ("FedProx", 0), ("FedAvg", 1),
-                     ("FedProx", 1), ("FedAvg", 100), ("FedAvg", 100), ("FedAvg, tuned", 0), ("FedAvg, tuned", 1)]
-    assert Trained.started[-1].run.protocol.lr == 0.015
-    assert said[0].startswith("\n10 trained") and "10 done" in said[1] and "█" * campaign.BAR in said[1]
-    assert campaign.run(parts, small, jobs=2, say=quiet, progress=quiet) == 0 and len(Trained.started) == 10
+                     ("FedProx", 1), *[("FedAvg", 100)] * 3, ("FedAvg, tuned", 0), ("FedAvg, tuned", 1)]
+    assert [p.run.protocol.lr for p in Trained.started[-5:]] == [0.05, 0.015, 0.005, 0.015, 0.015]   # beyond the end
+    assert said[0].startswith("\n11 trained") and "11 done" in said[1] and "█" * campaign.BAR in said[1]
+    assert campaign.run(parts, small, jobs=2, say=quiet, progress=quiet) == 0 and len(Trained.started) == 11
     found = json.loads(fedlib("status", file, "--json", "--results", small)[1])
-    assert (found[0]["done"], found[0]["to_choose"], found[0]["left"]) == (10, 0, 0)
-    assert "10 done" in fedlib("status", file, "--results", small)[1]
+    assert (found[0]["done"], found[0]["to_choose"], found[0]["left"]) == (11, 0, 0)
+    assert "11 done" in fedlib("status", file, "--results", small)[1]
 
 
 def test_half_the_rounds_come_after_the_choice(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_half_the_rounds_come_after_the_choice(tmp_path, monkeypatch):
     parts = campaign.parts(plan(tmp_path, 'rows = ["FedAvg"]\nhalves = true'))
     assert campaign.run(parts, tmp_path / "results", jobs=1, say=quiet, progress=quiet) == 0
     assert [(p.row, p.run.protocol.rounds) for p in Trained.started] == [
-        (tables.CONSTANT, 1), ("FedAvg", 2), ("FedProx", 2), ("FedAvg", 2), ("FedAvg", 2), ("FedAvg, tuned", 2),
+        (tables.CONSTANT, 1), ("FedAvg", 2), ("FedProx", 2), *[("FedAvg", 2)] * 3, ("FedAvg, tuned", 2),
         ("FedProx", 1), ("FedAvg, tuned", 1)]
     asked = batch.chosen("small/t", "mini", halves_of=tmp_path / "results")
     assert [(p.row, p.run.protocol.rounds) for p in asked] == [("FedAvg", 1), ("FedProx", 1), ("FedAvg, tuned", 1)]

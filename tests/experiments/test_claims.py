@@ -332,7 +332,7 @@ def test_the_rival_with_the_fewest_seeds_counts(case):
 
 def test_rows_that_were_not_tuned_alike_are_no_evidence():
     good = {"tuned": True, "missing": 0, "diverged": False, "crumbs": False, "above": 5.0, "learned": True, "n": 3,
-            "rise": 0.0, "settled": True}
+            "rise": 0.0, "settled": True, "end": False}
     rows = [good | {"row": r, "by": [tries, 100, 101]} for r, tries in (("a", 3), ("b", 3), ("c", 1))]
     assert evidence.faults(rows[:2]) == [] and evidence.faults(rows) == ["rows were not tuned alike"]
     rows[0] |= {"learned": None}        # of three seeds
@@ -504,7 +504,7 @@ def test_batch_norm_over_two_images_is_no_evidence(how, found):
 
 def test_such_a_row_is_named():
     row = dict.fromkeys(("diverged", "tuned", "learned", "settled"), True) | {
-        "diverged": False, "rise": 0, "above": 5, "missing": 0, "by": []}
+        "diverged": False, "rise": 0, "above": 5, "missing": 0, "by": [], "end": False}
     assert evidence.faults([row | {"row": "x", "crumbs": True}, row | {"row": "y", "crumbs": False}]) == [
         "batch-norm over fewer than four images: x"]
 

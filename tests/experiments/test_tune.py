@@ -6,7 +6,7 @@ import small_paper
 
 from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
-from fedlib.experiments import batch, tables, tune
+from fedlib.experiments import batch, evidence, tables, tune
 from fedlib.experiments.claims import judge_claims
 from fedlib.experiments.results import results_folder
 from fedlib.report import shown
@@ -90,6 +90,56 @@ def test_a_weight_at_its_most_is_tried_once_and_what_wins_is_what_was_tried(tmp_
     assert (chosen["protocol"], chosen["settings"], chosen["accuracy"]) == ({"lr": 0.015}, {"eta": 0.1}, 70.0)
 
 
+def test_where_the_best_rate_is_the_last_one_the_next_is_tried(small):
+    """Three, ten and thirty times the rate, until one is worse; each choice is one of `tries`, and stays what it is."""
+    def best_at(top):
+        return lambda p: 90.0 - 50 * abs(p.run.protocol.lr - top)
+
+    def tried(table):
+        return sorted({p.run.protocol.lr for p in tune.tries(table, "mini", rows=["FedAvg"], count=3)})
+    small_paper.fill(small, tune.tries(load(), "mini", rows=["FedAvg"], count=3), best_at(0.7))
+    for most in (0.15, 0.5, 0.5):
+        table = tune.reaching(load())
+        small_paper.fill(small, tune.tries(table, "mini", rows=["FedAvg"], count=3), best_at(0.7))
+        tune.keep(table, tune.choose(table, "mini", small, rows=["FedAvg"], count=3))
+        assert load().choice("FedAvg", "mini", "b")["protocol"] == {"lr": most}
+    assert tried(load()) == tried(tune.reaching(load())) == [0.015, 0.05, 0.15, 0.5, 1.5]
+    assert load().choice("FedAvg", "mini", "b")["further"] == [10, 30]
+    again = tune.choose(load(), "mini", small, rows=["FedAvg"], count=3)
+    assert again["b.mini"]["FedAvg"] == load().choice("FedAvg", "mini", "b")
+
+
+@pytest.mark.parametrize("lr, at_end", [(0.05, False), (0.015, True), (0.15, True)])
+def test_a_choice_at_the_end_of_the_rates_is_no_evidence(small, lr, at_end):
+    table = load()
+    small_paper.fill(small, tune.tries(table, "mini", count=3), lambda p: 70.0 if p.run.protocol.lr == lr else 60.0)
+    tune.keep(table, tune.choose(table, "mini", small, count=3))
+    table = load()
+    small_paper.fill(small, table.runs("mini"), lambda p: 60.0 + p.seed)
+    rows = evidence.of_rows(table, "mini", small)
+    assert dict(zip(rows.row, rows.end, strict=True)) == {
+        r["name"]: at_end and tables.is_tuned(r["name"]) for r in table.rows}
+    named = "a rate at the end of those that were tried: FedAvg, tuned, FedProx, tuned, off, tuned"
+    assert (named in evidence.faults(rows[rows.tuned & (rows.setting == "avg")].to_dict("records"))) == at_end
+
+
+def test_rates_beyond_the_end_are_tried_until_there_are_three(small, monkeypatch):
+    """The command goes on by itself; at the third it stops, and the choice stays at the end."""
+    small_paper.fill(small, tune.tries(load(), "mini", rows=["FedAvg"], count=3), lambda p: 100 * p.run.protocol.lr)
+    asked = []
+
+    def run_table(ident, profile, planned, results, **how):
+        todo = [p for p in planned if not p.done(results)]
+        asked.append(sorted({p.run.protocol.lr for p in todo}))
+        small_paper.fill(results, todo, lambda p: 50 + p.run.protocol.lr)
+        return 0
+    monkeypatch.setattr(batch, "run_table", run_table)
+    assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3) == 0
+    assert asked == [[], [0.5], [1.5], [5.0]]
+    assert load().choice("FedAvg", "mini", "b")["protocol"] == {"lr": 5.0}
+    assert tune.reaching(load()).rows == load().rows
+
+
 def test_two_rows_of_one_digest_are_one_run(small, monkeypatch):
     """A tuned row that is as given: the process that trains it alone must not start others, which would do the same."""
     table = load()
@@ -151,7 +201,7 @@ def test_a_try_that_diverges_with_one_seed_is_not_judged_by_the_other(small):
 
 def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     table = load()
-    small_paper.fill(small, tune.tries(table, "mini"), lambda p: 70.0 if p.run.protocol.lr == 0.15 else 60.0)
+    small_paper.fill(small, tune.tries(table, "mini"), lambda p: 70.0 if p.run.protocol.lr == 0.015 else 60.0)
     before = [(p.row, p.run.digest) for p in table.runs("mini")]
     tune.keep(table, tune.choose(table, "mini", small))
     table = load()
@@ -159,7 +209,7 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
     planned = [(p.row, p.run.digest) for p in table.runs("mini")]
     assert [line for line in planned if not tables.is_tuned(line[0])] == before
     run = next(p.run for p in table.runs("mini") if p.row == "FedAvg, tuned")
-    assert run.protocol.lr == 0.15 and not run.data.tuning
+    assert run.protocol.lr == 0.015 and not run.data.tuning
     assert table.tuned("FedAvg, tuned", "mini", "b", "avg") and not table.tuned("FedAvg", "mini", "b", "avg")
     given = {"FedAvg": 50.0, "FedProx": 60.0, "FedAvg, tuned": 70.0, "FedProx, tuned": 65.0}
 
@@ -207,7 +257,7 @@ def test_tries_that_are_there_are_not_trained_again_and_the_choice_is_kept(small
 def test_one_try_that_is_left_and_diverges_does_not_keep_the_choice_back(small, monkeypatch):
     table = load()
     *done, last = tune.tries(table, "mini", rows=["FedAvg"], count=3, seeds=(100,))
-    small_paper.fill(small, done, lambda p: 70.0 if p.run.protocol.lr == 0.015 else 60.0)
+    small_paper.fill(small, done, lambda p: 70.0 if p.run.protocol.lr == 0.05 else 60.0)
 
     def diverge(run, *args, **how):
         raise loop.Diverged("the loss is not finite")
@@ -215,7 +265,7 @@ def test_one_try_that_is_left_and_diverges_does_not_keep_the_choice_back(small, 
     said = []
     assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3, seeds=(100,), say=said.append) == 1
     assert said[-3:] == ["failed: the loss is not finite",
-                         "b.mini: FedAvg: lr = 0.015; 70.00 % on validation samples, 60.00 as given",
+                         "b.mini: FedAvg: as it is given; 70.00 % on validation samples, 70.00 as given",
                          f"kept in {tables.tuned_file('small/t')}"]
 
 

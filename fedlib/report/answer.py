@@ -21,7 +21,7 @@ MEANS = {claims.SUPPORTED: "the 95 % interval of the difference lies above zero,
          claims.CONTRADICTED: "the interval lies below zero over a rival (two for 'second best'), at a level divided "
                               "by the number of rivals",
          claims.UNDECIDED: "the runs are evidence, and neither supported nor contradicted",
-         claims.NOT_EVIDENCE: "a row did not learn, did not settle or was not tuned, or there are too few seeds"}
+         claims.NOT_EVIDENCE: "a row did not learn, settle, or have a rate between others tried, or seeds are too few"}
 
 
 def box(*pages) -> HTML:

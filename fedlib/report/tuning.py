@@ -37,7 +37,7 @@ def choices(page, block: str) -> pd.DataFrame:
         how = next(r for r in page.table.rows if r["name"] == tables.tuned_name(row))
         penalty = tune.PENALTY.get(how.get("method", row))
         at_end = evidence.at_end(page.table, tables.tuned_name(row), page.blocks[block], block)
-        end = ", the end of the rates tried" * at_end
+        end = ", the last one tried" * at_end
         what = f"rate {best.lr:g}{end}{weight}" if not penalty else (
             f"penalty {how['chosen'][f'{block}.{page.blocks[block]}']['settings'][penalty]:g}")
         lines[row] = {"chosen": "as given" if best.given else what,

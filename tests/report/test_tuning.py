@@ -50,7 +50,7 @@ def test_a_rate_at_the_end_of_the_grid_says_so(page):
     small_paper.fill(page.results, tune.tries(page.table, "mini"), lambda p: 100 * p.run.protocol.lr)
     tune.keep(page.table, tune.choose(page.table, "mini", page.results))
     chosen = tuning.choices(Page("small/t", "mini"), "b").chosen
-    assert list(chosen) == ["rate 0.5, the end of the rates tried", "rate 0.15, the end of the rates tried, weight 0.01"]
+    assert list(chosen) == ["rate 0.5, the last one tried", "rate 0.15, the last one tried, weight 0.01"]
 
 
 def test_a_verdict_that_tuning_turns(page):

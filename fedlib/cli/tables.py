@@ -55,7 +55,7 @@ def run(table, profile, seeds, jobs, time_budget, only, halves, stack, results, 
 def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results, device):
     """Choose each row's rate and main weight, all alike, on held-out training samples: the table gets tuned rows.
 
-    Where the best rate is the lowest or the highest that was tried, it tries the next one beyond, up to three times.
+    Where the best rate is the lowest or the highest that was tried, it tries the next one beyond, up to five times.
     """
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder

@@ -123,8 +123,8 @@ def test_a_choice_at_the_end_of_the_rates_is_no_evidence(small, lr, at_end):
     assert (named in evidence.faults(rows[rows.tuned & (rows.setting == "avg")].to_dict("records"))) == at_end
 
 
-def test_rates_beyond_the_end_are_tried_until_there_are_three(small, monkeypatch):
-    """The command goes on by itself; at the third it stops, and the choice stays at the end."""
+def test_rates_beyond_the_end_are_tried_until_there_are_five(small, monkeypatch):
+    """The command goes on by itself; at the fifth it stops, and the choice stays at the end."""
     small_paper.fill(small, tune.tries(load(), "mini", rows=["FedAvg"], count=3), lambda p: 100 * p.run.protocol.lr)
     asked = []
 
@@ -135,8 +135,8 @@ def test_rates_beyond_the_end_are_tried_until_there_are_three(small, monkeypatch
         return 0
     monkeypatch.setattr(batch, "run_table", run_table)
     assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3) == 0
-    assert asked == [[], [0.5], [1.5], [5.0]]
-    assert load().choice("FedAvg", "mini", "b")["protocol"] == {"lr": 5.0}
+    assert asked == [[], [0.5], [1.5], [5.0], [15.0], [50.0]]
+    assert load().choice("FedAvg", "mini", "b")["protocol"] == {"lr": 50.0}
     assert tune.reaching(load()).rows == load().rows
 
 

@@ -227,11 +227,11 @@ def test_a_tuned_table_has_the_rows_and_its_claims_are_about_them(small):
 
 
 def test_a_table_of_transfer_chooses_by_both_columns():
-    """On PACS Ditto and FedProto, each with a net of its own, are best at home at other rates than abroad."""
+    """On PACS Ditto, FedProto and local, each with a net of its own, are best at home at other rates than abroad."""
     chosen = tables.tuned_settings()["mpft/table1"]["pacs.lite"]
     apart = {row for row, won in chosen.items() if won["ind"]["protocol"] != won["protocol"]
              or won["ind"]["settings"] != won["settings"]}
-    assert apart == {"Ditto", "FedProto"}
+    assert apart == {"Ditto", "FedProto", "local"}
     table, again = tables.load_table("mpft/table1"), {}
     assert {r["name"] for r in table.rows if r["name"].endswith("for ind") and "pacs.lite" in r["chosen"]} == {
         f"{row}, tuned for ind" for row in apart}

@@ -137,8 +137,8 @@ def test_what_feddeaps_pages_say_of_tuned_rows():
         acc = record["rounds"][-1]["acc"].values()
         seeds.setdefault(planned.row, []).append(sum(acc) / len(acc))
     apart = {row: max(some) - min(some) for row, some in seeds.items()}
-    assert all((4 < v < 4.5) if row.startswith("local 12") else v < 2 for row, v in apart.items()) and len(apart) == 6
-    says("feddeap/ablations", "With twelve of its own the five seeds lie more than four points apart")
+    assert all((3.5 < v < 4.5) if row.startswith("local 12") else v < 2 for row, v in apart.items()) and len(apart) == 6
+    says("feddeap/ablations", "With twelve of its own the five seeds lie about four points apart")
     found = tuning.verdicts(Page("feddeap/table3", "mini", [], "read", "cpu"))
     aligned = found[found.says.str.contains("alignment")]
     assert len(aligned) == 2 and aligned[["as given", "tuned"]].apply(

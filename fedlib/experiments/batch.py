@@ -352,10 +352,10 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
 
     how: as for `run_table`. Rows whose tries are not all there yet are left for the next call.
     """
-    how_tried, planned, code = (profile, blocks, rows, count, seeds), [], 0
+    choice, planned, code = (blocks, rows, count, seeds), [], 0
     while all(ended(p, results) for p in planned):
         table, before = tune.reaching(tables.load_table(ident)), len(planned)
-        planned = tune.tries(table, *how_tried)
+        planned = tune.tries(table, profile, *choice)
         if len(planned) == before:
             break
         try:
@@ -363,7 +363,7 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
         except loop.Diverged as error:      # the one that was left, in this process: it counts as others that fail
             say(f"failed: {error}")
             code = 1
-        for place, of in keep_choices(table, profile, planned, results, blocks, rows, count, seeds).items():
+        for place, of in keep_choices(table, profile, planned, results, *choice).items():
             for row, c in of.items():
                 changed = ", ".join(f"{k} = {v}" for k, v in {**c["protocol"], **c["settings"]}.items())
                 say(f"{place}: {row}: {changed or 'as it is given'}; {c['accuracy']:.2f} % on validation samples, "

@@ -113,7 +113,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         after = p.row in at_home or p.run.protocol.evaluate == "after"
         personal = after or make(p.run.method, p.run.settings).personal
         shared |= set() if personal else {(p.block, p.row)}
-    lines = []
+    lines, ends = [], {(block, row): at_end(table, row, profile, block) for block, row in curves}
     for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):
         sample = part.set_index("seed").value
         own = floors.get((tables.CONSTANT, block, setting), sample[:0])
@@ -131,7 +131,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
                       "above": mean, "half": half, "learned": learned, "rise": rising,
                       "settled": settled, "loss": max(losses), "diverged": max(losses) > filled.FAR,
                       "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting),
-                      "end": at_end(table, row, profile, block)})
+                      "end": ends[block, row]})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "missing", "above", "half", "learned",
                                         "rise", "settled", "loss", "diverged", "crumbs", "tuned", "by", "end"])
 

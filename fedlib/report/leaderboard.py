@@ -195,7 +195,8 @@ class Board:
                 "point.",
                 f"{rows.learned.eq(True).sum()} rows are above the constant answer by more than their interval, "
                 f"{rows.learned.eq(False).sum()} are not" + (f"; of {unknown} it is not known." if unknown else "."),
-                f"{rows.tuned.sum() or 'None'} of them {'is' if rows.tuned.sum() < 2 else 'are'} tuned."]
+                f"{rows.tuned.sum() or 'None'} of them {'is' if rows.tuned.sum() < 2 else 'are'} tuned"
+                + (f"; the rate of {rows.end.sum()} is the last of those tried." if rows.end.any() else ".")]
         return text.lines([*(said if len(rows) else []),
                            *([f"Runs without a record: {', '.join(part)}."] if part else [])])
 

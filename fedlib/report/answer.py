@@ -51,8 +51,9 @@ def whole(page) -> list[str]:
 
 
 def card(page, block: str) -> dict:
-    """{"title", "own": the data are the paper's, "printed", "ours": in words, "verdicts": {verdict: number},
-    "basis"}. Of a table that prints no accuracy, like one of costs, the page says the rest."""
+    """{"title", "own": the data are the paper's, "said": {"printed", "ours", or "one net" and "own nets": in words},
+    "verdicts": {verdict: number}, "basis"}. Of a table that prints no accuracy, like one of costs, the page says the
+    rest."""
     table, subject = page.table, subject_of(page, block)
     own, named = readings(page, block)
     ours = page.by(setting=table.mean_column(block)).loc[block].reindex(columns=named.values())
@@ -62,15 +63,20 @@ def card(page, block: str) -> dict:
     judged = judged[judged.id.map({c["id"]: c["block"] for c in table.claims}) == block]
     # of costs, features and attacks the page says the rest
     about = "accuracy" in (metrics(table) or {"accuracy"}) and not table.measure and not table.shows
-    if not subject:     # one of many may be the best, where they answer one question: a net for all, or one's own
-        kinds = {make(p.run.method, p.run.settings).personal for p, _ in page.found
-                 if p.block == block and p.row in named.values()}
-        about = about and len(kinds) == 1 < len(named)
     unit, control = UNITS.get(table.mean_column(block), "%"), "" if subject else named.get("FedAvg", "")
+    said = {"ours": placed(ours, named.get(subject, subject), unit, control) if about else ""}
+    if not subject:     # one of many may be the best, where they answer one question: a net for all, or one's own
+        own_net = {p.row: bool(make(p.run.method, p.run.settings).personal) for p, _ in page.found if p.block == block}
+        kinds = {kind: [r for r in named.values() if own_net[r] == kind] for kind in (False, True)}
+        if len(named) < 2:
+            said = {}
+        elif all(kinds.values()):   # two questions, answered where all rows are tuned
+            tuned = about and all(map(tables.is_tuned, named.values()))
+            said = {label: placed(ours[rows], "", unit, named.get(control, "")) for label, control, rows in
+                    (("one net", "FedAvg", kinds[False]), ("own nets", "Local", kinds[True])) if tuned}
     protocol = ", the paper's protocol" * (page.blocks[block] == "paper")
     return {"title": page.titles[block] + protocol, "own": page.blocks[block] != "mini",
-            "printed": placed(printed.to_frame().T, subject, unit),
-            "ours": placed(ours, named.get(subject, subject), unit, control) if about else "",
+            "said": {"printed": placed(printed.to_frame().T, subject, unit), **said},
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),
             "basis": basis(page, block, list(named.values()))}
 
@@ -172,6 +178,6 @@ def _card(found: dict) -> str:
     chips = " ".join(f'<span class="verdict verdict-{v.replace(" ", "-")}" title="{MEANS[v]}">'
                      f'{f"{n} × " if n > 1 else ""}{v}</span>' for v, n in found["verdicts"].items() if v != NOT_RUN)
     title = html.escape(found["title"]) + ("" if found["own"] else " – not the paper's data")
-    said = "".join(f"<dt>{k}</dt><dd>{html.escape(found[k])}</dd>" for k in ("printed", "ours") if found[k])
+    said = "".join(f"<dt>{k}</dt><dd>{html.escape(words)}</dd>" for k, words in found["said"].items() if words)
     return (f'<div class="answer-card"><p class="answer-data">{title} {chips}</p>' + f"<dl>{said}</dl>" * bool(said)
             + f'<p class="answer-basis">{html.escape(found["basis"])}</p></div>')

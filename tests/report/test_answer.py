@@ -42,9 +42,9 @@ def page(tmp_path, monkeypatch):
 
 def test_a_card_says_place_and_distance_printed_and_ours(page):
     found = answer.card(page, "b")
-    assert found["printed"] == "FedProx best of 3 with 90.0 %, 1.5 above FedAvg"
+    assert found["said"]["printed"] == "FedProx best of 3 with 90.0 %, 1.5 above FedAvg"
     # the other weight of MOON is MOON too
-    assert found["ours"] == "FedProx third of 3 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
+    assert found["said"]["ours"] == "FedProx third of 3 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
     assert found["verdicts"] == {"not evidence": 1} and found["own"]
     assert found["basis"] == "lite profile, 4 rounds of 2 epochs, 3 seeds; of 3 rows 3 learned, 0 settled, 0 tuned"
 
@@ -52,7 +52,7 @@ def test_a_card_says_place_and_distance_printed_and_ours(page):
 def test_a_row_aside_takes_no_place(page):
     rows = [r | {"aside": r["name"] == "FedAvg"} for r in page.table.rows]
     page.table = dataclasses.replace(page.table, rows=rows)
-    assert answer.card(page, "b")["ours"] == "FedProx second of 2 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
+    assert answer.card(page, "b")["said"]["ours"] == "FedProx second of 2 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
 
 
 def test_without_the_constant_answer_it_is_unknown_who_learned(page):
@@ -97,7 +97,17 @@ def test_every_table_asks_a_question():
 def test_where_nothing_is_printed_a_card_has_the_rows_of_the_paper():
     """Rows of ours that weigh clients otherwise are no rivals, on features of a set as on the set itself."""
     found = answer.card(Page("i2pfl/table2", "lite"), "office_features")
-    assert " of 9 with " in found["ours"] and "equal weights" not in found["ours"] and not found["printed"]
+    said = found["said"]
+    assert " of 9 with " in said["ours"] and "equal weights" not in said["ours"] and not said["printed"]
+
+
+def test_one_net_for_all_and_nets_of_ones_own_are_two_answers_of_tuned_rows():
+    said = answer.card(Page("across/features", "lite"), "office_features")["said"]
+    assert list(said) == ["printed", "one net", "own nets"]
+    assert said["one net"].endswith("above FedAvg, tuned") and said["own nets"].endswith("above Local, tuned")
+    assert " of 32 with " in said["one net"] and " of 27 with " in said["own nets"]
+    # without tuning nobody is called the best
+    assert not any(answer.card(Page("across/methods", "lite"), "office")["said"].values())
 
 
 def test_a_variant_of_a_block_has_a_card_where_its_rows_are_tuned():

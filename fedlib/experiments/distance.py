@@ -12,7 +12,7 @@ NAMES = {"data.fraction": "a client's share of its domain", "data.pool": "share 
 
 
 def of_block(table: Table, block: str, profile: str) -> pd.DataFrame:
-    """Lines (what, paper, profile) of a block: first what is so for all rows, then, with the row's name, what is not.
+    """Lines (what, paper, profile) of a block: first what is so for all rows, then, with the rows' names, what is not.
 
     Empty where the paper's experiment is not planned for the block.
     """
@@ -22,10 +22,20 @@ def of_block(table: Table, block: str, profile: str) -> pd.DataFrame:
     unseen = next(iter(table.blocks[block]["columns"])) if table.leave_one_out else ""
     found = {r["name"]: differences(*(table.plan(r, block, p, table.seeds[0], unseen) for p in ("paper", profile)))
              for r in rows}
-    common = {k: v for k, v in next(iter(found.values()), {}).items() if all(f.get(k) == v for f in found.values())}
-    lines = [(NAMES.get(k, k.partition(".")[2]), *v) for k, v in common.items()]
-    lines += [(f"{row}: {NAMES.get(k, k.partition('.')[2])}", *v) for row, some in found.items()
-              for k, v in some.items() if k not in common]
+    lines = []
+    for key in dict.fromkeys(k for some in found.values() for k in some):
+        name, alike = NAMES.get(key, key.partition(".")[2]), {}
+        for row, some in found.items():
+            if key in some:
+                alike.setdefault(str(some[key]), []).append(row)
+        most = max(alike, key=lambda value: len(alike[value]))
+        whole = sum(map(len, alike.values())) == len(found)
+        for value in sorted(alike, key=most.__eq__):
+            rows = alike[value]
+            who = ("" if len(rows) == len(found) else "the other rows" if whole and value == most and len(rows) > 1
+                   else "; ".join(rows))
+            lines.append((name + f": {who}" * bool(who), *found[rows[0]][key]))
+    lines.sort(key=lambda line: ": " in line[0])
     return pd.DataFrame(lines, columns=["what", "the paper", profile])
 
 

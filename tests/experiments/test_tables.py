@@ -16,7 +16,7 @@ from fedlib.core.errors import UserError
 from fedlib.datasets.registry import reader_of
 from fedlib.engine import records
 from fedlib.engine.run import plan
-from fedlib.experiments import filled, power, rules, tables
+from fedlib.experiments import distance, filled, power, rules, tables
 from fedlib.experiments.statistics import interval
 from fedlib.methods import METHODS
 
@@ -403,3 +403,19 @@ def test_a_misspelt_word_of_a_table_is_said(was, now, said):
     assert was in text and tables.checked(text)
     with pytest.raises(ValueError, match=said):
         tables.checked(text.replace(was, now, 1))
+
+
+# how far a profile is from the paper's experiment
+
+def test_what_rows_have_alike_is_one_line():
+    table = tables.load_table("fedpall/table1")
+    line = distance.of_block(table, "pacs", "lite").set_index("what").astype(str)
+    assert line.loc["image size"].tolist() == ["64", "32"]
+    assert line.loc["rounds: the other rows"].tolist() == ["100", "60"]
+    longer = next(what for what in line.index if what.startswith("rounds: FedProx"))
+    assert "FedRep" in longer and line.loc[longer, "lite"] == "120"
+    # a rate that some rows share with the paper is said of the others by name
+    assert not [what for what in line.index if what == "learning rate: the other rows"]
+    assert all(": " not in what for what in line.index[:4]) and line.index.is_unique and len(line) < 25
+    for block in ("digits", "mini"):
+        assert distance.of_block(table, block, "lite" if block == "digits" else "mini").empty

@@ -1,5 +1,5 @@
 """What holds, in tables: `python book/readme.py` writes them into README.md, where a test keeps them current, and the
-records' checksums beside them; `book/build.py` writes them into the book's first page.
+records' checksums into lists beside them; `book/build.py` writes them into the book's first page.
 """
 import functools
 import hashlib
@@ -150,13 +150,22 @@ def methods_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def sums() -> str:
-    """SHA-256 of every record, and of what was measured beside them, as `sha256sum -c` in the folder of records reads
-    them: no number can be changed without a line of it."""
-    files = [p for p in sorted(RESULTS.rglob("*")) if p.is_file() and p.name != SUMS
-             and not p.relative_to(RESULTS).parts[0].startswith(".") and p.suffix not in UNFINISHED]
-    return "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(RESULTS).as_posix()}\n"
-                   for p in files)
+def sums() -> dict[Path, str]:
+    """{list: its text}: SHA-256 of every record in its folder's list, and of what lies beside the folders and of these
+    lists in the first, each as `sha256sum -c` in its folder reads it: no number can be changed without a line there.
+    """
+    below = [p for p in RESULTS.iterdir() if not p.name.startswith(".") and p.name != SUMS]
+    lists = {folder / SUMS: listed(folder, (p for p in folder.rglob("*") if p.is_file() and p.name != SUMS))
+             for folder in below if folder.is_dir()}
+    return lists | {RESULTS / SUMS: listed(RESULTS, (p for p in below if p.is_file()), lists)}
+
+
+def listed(folder: Path, files, lists: dict[Path, str] | None = None) -> str:
+    """Lines of `sha256sum`, by name, of finished files, and of lists as they will be written."""
+    found = {p: p.read_bytes() for p in files if p.suffix not in UNFINISHED}
+    found |= {p: text.encode() for p, text in (lists or {}).items()}
+    digests = {p: hashlib.sha256(found[p]).hexdigest() for p in sorted(found)}
+    return "".join(f"{digest}  {p.relative_to(folder).as_posix()}\n" for p, digest in digests.items())
 
 
 def renewed(text: str) -> str:
@@ -175,4 +184,5 @@ MADE |= {f"api_{name}": functools.partial(lambda name: f"{api.package(name).data
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(renewed(readme.read_text()))
-    (RESULTS / SUMS).write_text(sums())
+    for path, text in sums().items():
+        path.write_text(text)

@@ -16,7 +16,8 @@ from fedlib.experiments import tables, tune
 KEPT = Path(__file__).with_name("planned_runs.json")
 ROOT = Path(__file__).resolve().parents[2]      # conftest has it too, but this is a program as well
 # What lies below results/ and belongs to no planned run, and why. Each machine that was measured has its own files.
-NAMED = {"SHA256SUMS": "of `python book/readme.py`: what all of them hold",
+NAMED = {"SHA256SUMS": "of `python book/readme.py`: what the lists of the folders hold",
+         "*/SHA256SUMS": "of it, too: what each record of the folder holds",
          "crosschecks.json": "what other implementations gave: fedlib.report.crosschecks reads it",
          "bench/*.bench": "of `fedlib bench` and `make gpu`",
          "bench/*.whole": "of `fedlib bench --whole` and `make compare-speed`",

@@ -336,7 +336,12 @@ def test_the_readme_shows_what_the_records_give():
     spec.loader.exec_module(readme)
     text = (ROOT / "README.md").read_text()
     assert "<!-- results -->" in text and readme.renewed(text) == text
-    assert (readme.RESULTS / readme.SUMS).read_text() == readme.sums()
+    lists = readme.sums()
+    assert set(lists) == set(readme.RESULTS.rglob(readme.SUMS))
+    assert {path: path.read_text() for path in lists} == lists
+    records = set(readme.RESULTS.glob("[!.]*/*.json"))
+    assert records == {path.parent / line.split("  ")[1] for path, text in lists.items() for line in text.splitlines()
+                       if path.parent != readme.RESULTS and line.endswith(".json")}
 
 
 def test_a_table_may_change_how_its_blocks_are_run(tmp_path, monkeypatch):

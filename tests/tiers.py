@@ -6,7 +6,7 @@
     pytest --measure tests/durations.json     write down how long each test took, where it was more than LIMIT
 
 A test is slow by what was measured, never by where it stands. Of slow tests that run for every method those of one
-method of each kind stay.
+method of each kind stay, and those of the records: who commits records runs `make test` alone.
 """
 import functools
 import json
@@ -28,7 +28,9 @@ def measured() -> dict[str, float]:
 
 
 def stays(item, seconds: dict[str, float]) -> bool:
-    """Is the test quick, or a representative?"""
+    """Is the test quick, a representative, or of the committed records?"""
+    if item.get_closest_marker("committed"):
+        return True
     if seconds.get(item.nodeid, 0) <= LIMIT:
         return item.get_closest_marker("slow") is None
     given = getattr(item, "callspec", None)

@@ -48,6 +48,7 @@ def test_a_table_plans_what_it_planned(ident, kept):
     assert planned(ident) == kept[ident]
 
 
+@pytest.mark.committed
 def test_every_committed_record_belongs_to_a_planned_run():
     listed = subprocess.run(["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:

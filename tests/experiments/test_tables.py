@@ -329,6 +329,7 @@ def test_a_row_overrides_its_methods_settings_and_those_of_the_block():
     assert {p.block: p.run.data.clients for p in equal} == {"digits": (5,) * 4, "office": (3,) * 4, "pacs": (3,) * 4}
 
 
+@pytest.mark.committed
 def test_the_readme_shows_what_the_records_give():
     """`python book/readme.py` writes its table, and the checksums of the records: none is changed unseen."""
     spec = importlib.util.spec_from_file_location("readme", ROOT / "book" / "readme.py")

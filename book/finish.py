@@ -16,9 +16,9 @@ PRINTS = re.compile(r'<button onclick="window\.print\(\)"(\s[^>]*?)title="Print[
 FOLDS = re.compile(r'">([^<]+)</a>(<details[^>]*>)<summary>(?=<span class="toctree-toggle")')
 CELLS = re.compile(r' id="(T_\w+?_(?:row\d+_col|level\d+_(?:row|col))\d+)"')
 # What no style asks for: the places of a table's cells in their classes, and the blanks between its tags.
-PLACES = re.compile(r' class="(?:data|blank|col_heading|index_name)\b[^"]*"|(?<= class="row_heading) level\d+ row\d+')
+PLACES = re.compile(r' class="(?:data|blank|col_heading|row_heading|index_name)\b[^"]*"')
 OF_TABLES = r"</?(?:table|thead|tbody|tr|th|td)\b"
-BLANKS = re.compile(rf"(?<=<td) (?=>)|({OF_TABLES}[^>]*>)\s+(?={OF_TABLES})")
+BLANKS = re.compile(rf"(?<=<t[dh]) (?=>)|({OF_TABLES}[^>]*>)\s+(?={OF_TABLES})")
 LISTS = ' role="list" class="citation-list"'       # of entries that a screen reader does not take for a list's
 STYLES = "_static/styles/pydata-sphinx-theme.css"
 

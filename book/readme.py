@@ -154,18 +154,20 @@ def sums() -> dict[Path, str]:
     """{list: its text}: SHA-256 of every record in its folder's list, and of what lies beside the folders and of these
     lists in the first, each as `sha256sum -c` in its folder reads it: no number can be changed without a line there.
     """
-    below = [p for p in RESULTS.iterdir() if not p.name.startswith(".") and p.name != SUMS]
-    lists = {folder / SUMS: listed(folder, (p for p in folder.rglob("*") if p.is_file() and p.name != SUMS))
-             for folder in below if folder.is_dir()}
-    return lists | {RESULTS / SUMS: listed(RESULTS, (p for p in below if p.is_file()), lists)}
+    below = [p for p in RESULTS.iterdir() if not p.name.startswith(".")]
+    lists = {folder / SUMS: listed(folder, contents(folder.rglob("*"))) for folder in below if folder.is_dir()}
+    return lists | {RESULTS / SUMS: listed(RESULTS, contents(below) | {p: t.encode() for p, t in lists.items()})}
 
 
-def listed(folder: Path, files, lists: dict[Path, str] | None = None) -> str:
-    """Lines of `sha256sum`, by name, of finished files, and of lists as they will be written."""
-    found = {p: p.read_bytes() for p in files if p.suffix not in UNFINISHED}
-    found |= {p: text.encode() for p, text in (lists or {}).items()}
-    digests = {p: hashlib.sha256(found[p]).hexdigest() for p in sorted(found)}
-    return "".join(f"{digest}  {p.relative_to(folder).as_posix()}\n" for p, digest in digests.items())
+def contents(paths) -> dict[Path, bytes]:
+    """Of the files among them that are finished, but for lists."""
+    return {p: p.read_bytes() for p in paths if p.is_file() and p.name != SUMS and p.suffix not in UNFINISHED}
+
+
+def listed(folder: Path, found: dict[Path, bytes]) -> str:
+    """The lines of `sha256sum` in the folder, by name."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {path.relative_to(folder).as_posix()}\n"
+                   for path, content in sorted(found.items()))
 
 
 def renewed(text: str) -> str:

@@ -38,8 +38,8 @@ CHANGES = {f"{part}?": dict for part in HOW} | {"seeds?": [int]}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
          "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str], "claims_of?": str}
                     | {f"{p}?": HOW | {"seeds?": [int]} for p in PROFILES}},
-         "tables": {str: {"title": str, "blocks": [str], "rows": [ROW], "seeds": [int], "select": str, "measure?": str,
-                          "question?": str, "page?": str, "columns?": {str: str}, "data?": {str: dict},
+         "tables": {str: {"title": str, "blocks": [str], "rows?": [ROW], "rows_of?": str, "seeds": [int], "select": str,
+                          "measure?": str, "question?": str, "page?": str, "columns?": {str: str}, "data?": {str: dict},
                           "changes?": {str: CHANGES}, "shows?": {str: [str]}, "leave_one_out?": bool, "transfer?": bool,
                           "rates_only?": bool}},
          "claims?": [{k: str for k in ("id", "source", "says", "table", "block", "setting", "better", "note?")}
@@ -233,6 +233,10 @@ def checked(text: str) -> dict:
     content = schema.check(schema.toml(text), PAPER)
     _all_known(content, PAPER)
     for name, table in content["tables"].items():
+        if ("rows" in table) == ("rows_of" in table):
+            raise ValueError(f"{name} needs rows or rows_of, and only one of them")
+        if "rows_of" in table:          # another table's: where their blocks are the same, so are their runs
+            table["rows"] = content["tables"].get(table["rows_of"], {}).get("rows", [])
         rows = [r["name"] for r in table["rows"]]
         if not rows:
             raise ValueError(f"{name} has no rows")

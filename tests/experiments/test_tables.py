@@ -360,6 +360,20 @@ def test_a_table_may_change_how_its_blocks_are_run(tmp_path, monkeypatch):
         tables.load_table("small/t")
 
 
+def test_a_table_may_have_the_rows_of_another(tmp_path, monkeypatch):
+    """Then a block that both have is one set of runs, whatever is changed in a row."""
+    row, shared = '{ name = "FedAvg", protocol_at = { "b.mini" = { rounds = 7 } } }', 'rows_of = "t"\n'
+    other = '[tables.u]\ntitle = "Another"\nblocks = ["b"]\nseeds = [0]\nselect = "last"\n'
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(row, more=other + shared))
+    (one,), (two,) = (tables.load_table(f"small/{t}").runs("mini") for t in "tu")
+    assert one.run == two.run and two.run.protocol.rounds == 7
+    for wrong, says in {"": "u needs rows or rows_of", shared + 'rows = [{ name = "FedProx" }]\n': "only one of them",
+                        'rows_of = "u"\n': "u has no rows", 'rows_of = "v"\n': "u has no rows"}.items():
+        (tmp_path / "papers/small.toml").write_text(small_paper.content(row, more=other + wrong))
+        with pytest.raises(UserError, match=says):
+            tables.load_table("small/u")
+
+
 def test_a_block_may_have_more_seeds_than_its_table(tmp_path, monkeypatch):
     """Where a run takes seconds; what is asked for comes first, and the table says what so many find."""
     text = small_paper.content('{ name = "FedAvg" }').replace("[blocks.b.mini]", "[blocks.b.mini]\nseeds = [0, 1, 2]")

@@ -189,9 +189,14 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
 
 
 def side_by_side(table: Table, cells: pd.DataFrame, join: str = " | ", setting: str = "avg") -> pd.DataFrame:
-    """One setting of the blocks side by side as text: rows are methods, columns are blocks with a cell not empty."""
+    """One setting of the blocks side by side as text: rows are methods, columns are blocks with a cell not empty.
+
+    A tuned row has no text where nothing was chosen for it: no run is planned there.
+    """
     part = cells[cells.setting == setting]
-    part = part.assign(text=part.apply(cell, axis=1, join=join))
+    chosen = {r["name"]: {place.rsplit(".", 1)[0] for place in r["chosen"]} for r in table.rows if "chosen" in r}
+    there = [block in chosen.get(row, {block}) for row, block in zip(part.row, part.block, strict=True)]
+    part = part.assign(text=part.apply(cell, axis=1, join=join).where(there, ""))
     full = part[part.printed.notna() | part.ours.notna()].block.unique()
     shaped = part.pivot(index="row", columns="block", values="text")
     shaped = shaped.loc[[r["name"] for r in table.rows], [b for b in table.blocks if b in full]]

@@ -315,6 +315,14 @@ def test_blocks_side_by_side(tmp_path):
     assert list(filled.side_by_side(bare, filled.compare(bare, "mini", tmp_path)).columns) == [mini]
 
 
+def test_a_tuned_row_is_empty_where_nothing_was_chosen(tmp_path):
+    """Elsewhere a dash: a run is planned and has no record."""
+    table = tables.load_table("feddtr/table1")
+    shown = filled.side_by_side(table, filled.compare(table, "lite", tmp_path))
+    assert [shown.loc[row, "CIFAR-100"] for row in ("FedAvg", "FedAvg, tuned")] == ["31.89 | –"] * 2
+    assert [shown.loc[row, "MNIST"] for row in ("FedAvg", "FedAvg, tuned")] == ["98.81 | –", ""]
+
+
 def test_a_variant_of_a_block_stands_beside_the_papers_numbers(tmp_path):
     cells = filled.compare(tables.load_table(TABLE2), "lite", tmp_path).set_index(["block", "setting", "row"])
     assert cells.loc["pacs_all", "avg", "FedAvg"].printed == cells.loc["pacs", "avg", "FedAvg"].printed == 77.43

@@ -4,7 +4,8 @@
                    claim says "best or second best" (`rank` = 2)
     contradicted   it lies below 0 over one rival (over `rank` of them), at a level divided by the number of rivals;
                    only these rows must be evidence
-    undecided      neither, on runs that are evidence
+    undecided      neither, on runs that are evidence; or a lead, either way, that is gone when each row gains what
+                   twice the rounds may bring: then `reason` says so
     not evidence   fewer than three seeds or fewer than planned, an interval as wide as the column, rows that give the
                    same numbers, or a row that did not learn, did not settle, diverged or was not tuned for this column,
                    by as many tries as the others and within the rates tried: `reason` says which
@@ -109,12 +110,15 @@ def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Tabl
     found |= {"printed": printed, "agrees": bool(abs(found["mean"] - printed) <= found["half"])
               if printed == printed and found["half"] == found["half"] else None}
     needed = against if found["direction"] == CONTRADICTED else than
-    reasons = faults(found, rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])],
-                     [claim["better"], *needed], min(len(gaps[r]) for r in needed))
+    column = rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])]
+    reasons = faults(found, column, [claim["better"], *needed], min(len(gaps[r]) for r in needed))
     verdict = NOT_EVIDENCE if reasons else found["direction"]
     if verdict == UNDECIDED:
         found["needs"] = seeds_needed(printed, gap.std())
-    return found | {"verdict": verdict, "reason": "; ".join(reasons), "evidence": in_words(found, verdict)}
+    found["evidence"] = in_words(found, verdict)
+    if verdict in (SUPPORTED, CONTRADICTED) and (reasons := passing(verdict, gaps, claim, column)):
+        verdict = UNDECIDED
+    return found | {"verdict": verdict, "reason": "; ".join(reasons)}
 
 
 def compared(gaps: dict[str, pd.Series], rank: int = 1) -> dict:
@@ -162,6 +166,15 @@ def faults(found: dict, rows: pd.DataFrame, named: list[str], n: int) -> list[st
     if found["n"] >= FEWEST and 2 * found["half"] >= span:
         reasons.append(f"the interval (± {found['half']:.1f}) is as wide as the whole column ({span:.1f} points)")
     return reasons + evidence.faults(rows[rows.row.isin(named)].to_dict("records"))
+
+
+def passing(direction: str, gaps: dict[str, pd.Series], claim: dict, rows: pd.DataFrame) -> list[str]:
+    """Why a lead may be one of speed: what is left of it when each row gains what twice the rounds may bring."""
+    gains = rows.set_index("row").gain
+    later = compared({r: gap + gains[claim["better"]] - gains[r] for r, gap in gaps.items()}, claim.get("rank", 1))
+    return [] if later["direction"] == direction else [
+        f"going on as the curves rise, twice the rounds would leave {later['mean']:+.1f} ± {later['half']:.1f} points "
+        f"over {later['over']}"]
 
 
 def printed_difference(claim: dict, over: str, table: Table) -> float:

@@ -13,6 +13,7 @@ from fedlib.methods import make
 from fedlib.models import nets
 
 STILL = 1.0         # points: a row that rises by more has not settled
+GROWS = 2.0         # points that twice the rounds bring for each point of `rise`, about; `foretold` measures it
 FEW = 4             # images: a batch of fewer has no variance to speak of
 
 
@@ -33,6 +34,20 @@ def level(rounds: list[dict]) -> float:
     """%: where a training ends, the mean accuracy of the last tenth of its rounds."""
     every = [v for r in rounds[-max(1, len(rounds) // 10):] for k, v in r["acc"].items() if k != "rounds"]
     return sum(every) / len(every)
+
+
+def foretold(table: Table, profile: str, results: Path) -> pd.DataFrame:
+    """What a rise foretells: a line for each block and row with three seeds, 20 rounds and a rate that is held. rise:
+    that of half of its rounds; gain: what the other half brought, the `level` of all rounds minus that of the half."""
+    lines = []
+    for p, record in filled.records_of(table, profile, results):
+        rounds = [r for r in record["rounds"] if r["round"]]
+        first = rounds[:len(rounds) // 2]
+        if len(first) >= 10 and not p.run.protocol.warmup:
+            lines.append((p.block, p.row, rise(first), level(rounds) - level(first)))
+    found = pd.DataFrame(lines, columns=["block", "row", "rise", "gain"]).astype({"rise": float, "gain": float})
+    groups = found.groupby(["block", "row"], sort=False)
+    return groups.mean()[groups.size() >= 3].reset_index()
 
 
 def runs_out(p: tables.Planned, rounds: list[dict]) -> bool:
@@ -84,7 +99,7 @@ def place(p: tables.Planned) -> tuple:
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
     """One line for each block, column and row with records: n, mean, missing, above, half, learned, rise, settled,
-    loss, diverged, crumbs, tuned, by, end.
+    gain, loss, diverged, crumbs, tuned, by, end.
 
     missing: planned seeds without a record: a run whose loss is no number leaves none, and the others would flatter it.
     by: the tries and seeds of a tuned row's choice. end: is its rate the lowest or the highest that was tried?
@@ -92,7 +107,9 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
     constant answer was not run. rise: by `rise`; of runs whose rate fell to nothing their `level` minus that in half
-    the rounds: not settled until each seed has been trained so. settled: True of a row of one round.
+    the rounds: not settled until each seed has been trained so. settled: True of a row of one round. gain: the points
+    that twice the rounds may bring, GROWS times the rise; where the rate fell to nothing, the rise once more; nothing
+    where a run stopped before its last round.
     """
     cells = filled.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
@@ -101,14 +118,14 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in filled.records_of(table, profile, results, seeds, when):
-        rounds, half, moved = record["rounds"], shorter.get(place(p)), float("nan")
+        rounds, half, moved, grows = record["rounds"], shorter.get(place(p)), float("nan"), 1.0
         if not runs_out(p, rounds):
-            moved = rise(rounds)
+            moved, grows = rise(rounds), GROWS * (rounds[-1]["round"] == p.run.protocol.rounds)
         elif half:
             moved = level(rounds) - level(half)
         else:
             open_ends.add((p.block, p.row))
-        curves.setdefault((p.block, p.row), []).append((moved, filled.highest_loss(rounds)))
+        curves.setdefault((p.block, p.row), []).append((moved, grows * moved, filled.highest_loss(rounds)))
         crumbed |= {(p.block, p.row)} if crumbs(p, record) else set()
         after = p.row in at_home or p.run.protocol.evaluate == "after"
         personal = after or make(p.run.method, p.run.settings).personal
@@ -122,18 +139,18 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         (mean, half), learned = interval(over), None
         if len(over) > 1:
             learned = bool(mean - half > 0)
-        rises, losses = zip(*curves[block, row], strict=True)
-        rising = pd.Series(rises).mean()
+        rises, gains, losses = zip(*curves[block, row], strict=True)
+        rising, gain = pd.Series(rises).mean(), pd.Series(gains).fillna(0).mean()
         settled = not (rising > STILL or (block, row) in open_ends)
         planned = len(seeds or table.drawn(block, profile))
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "missing": max(0, planned - len(sample)), "by": table.chosen_by(row, profile, block),
-                      "above": mean, "half": half, "learned": learned, "rise": rising,
-                      "settled": settled, "loss": max(losses), "diverged": max(losses) > filled.FAR,
+                      "above": mean, "half": half, "learned": learned, "rise": rising, "settled": settled,
+                      "gain": max(0.0, gain), "loss": max(losses), "diverged": max(losses) > filled.FAR,
                       "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting),
                       "end": ends[block, row]})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "missing", "above", "half", "learned",
-                                        "rise", "settled", "loss", "diverged", "crumbs", "tuned", "by", "end"])
+                                        "rise", "settled", "gain", "loss", "diverged", "crumbs", "tuned", "by", "end"])
 
 
 def at_end(table: Table, row: str, profile: str, block: str) -> bool:

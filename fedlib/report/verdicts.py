@@ -33,13 +33,15 @@ WIDTHS = {"claim": 44, "verdict": 16, "evidence": 30, "profile": 10}        # of
 
 def every(results: Path | None = None, paper: str = "") -> pd.DataFrame:
     """The claims of a paper or of all as `claims.judge_all` gives them, and of each: the paper's name, the kind of data
-    (KINDS), and why it has no verdict: `reason` in words, `kind` in short, "" where it has one.
+    (KINDS), and why it has no verdict: `reason` in words, `kind` in short, "" where it has one (an undecided lead has
+    a reason too).
     """
     results = results_folder(results)
     found, names = judge_all(results, paper), {p: tables.papers()[p]["paper"]["name"] for p in PAPERS}
     made = {ident: tables.load_table(ident) for ident in dict.fromkeys(found.paper + "/" + found.table)}
     places = [made[f"{c.paper}/{c.table}"] for c in found.itertuples()]
-    whys = [why(c, t, results) if c.verdict == NOT_RUN else ((overview.short(c) or [""])[0], c.reason)
+    whys = [why(c, t, results) if c.verdict == NOT_RUN else
+            ("" if c.verdict in DECIDED else overview.short(c)[0], c.reason)
             for c, t in zip(found.itertuples(), places, strict=True)]
     beyond = {(t.id, c["id"]) for t in made.values() for c in t.claims if c.get("beyond")}
     kinds = [KINDS[2] if (t.id, c.id) in beyond else kind(t.blocks[c.block])

@@ -11,6 +11,7 @@ import small_paper
 from conftest import small_run
 
 from fedlib.core.errors import UserError
+from fedlib.engine import records
 from fedlib.experiments import claims, evidence, filled, power, tables
 from fedlib.experiments.claims import CONTRADICTED, NOT_EVIDENCE, NOT_RUN, SUPPORTED, UNDECIDED, judge_all, judge_claims
 from fedlib.models.nets import Arch
@@ -181,6 +182,47 @@ def test_just_settled_and_just_not():
     assert evidence.rise(curve(51.0)) == 1.0 and not evidence.rise(curve(51.0)) > evidence.STILL
     assert evidence.rise(curve(51.1)) > evidence.STILL
     assert math.isnan(evidence.rise(curve(50.0)[:1])) and evidence.rise(curve(40.0)) == -10
+
+
+@pytest.mark.parametrize(("new", "x", "verdict", "left"), [
+    ([60, 60], [57, 58], UNDECIDED, "+0.0 ± 0.5 points over x"),       # 2 ahead; x rises by 1, and would gain 2 more
+    ([60, 60], [57.6, 58], SUPPORTED, ""),                              # 0.8 more
+    ([59, 60], [57, 58], SUPPORTED, ""),                                # both rise
+    ([60, 60], [59, 58], SUPPORTED, ""),                                # a fall is no gain
+    ([57, 58], [60, 60], UNDECIDED, "+0.0 ± 0.5 points over x"),
+    ([57.6, 58], [60, 60], CONTRADICTED, "")])
+def test_a_lead_must_stand_when_each_row_gains_what_twice_the_rounds_may_bring(case, new, x, verdict, left):
+    def curves(before, last, *by_seed):
+        return [[v + k for v in [40.0] * 6 + [before] * 2 + [last] * 2] for k in by_seed]
+    line = case.fill(new=curves(*new, 0, 1, 2), x=curves(*x, 0, 1.2, 1.8))
+    reason = f"going on as the curves rise, twice the rounds would leave {left}" * bool(left)
+    assert (line.verdict, line.reason) == (verdict, reason) and line.direction != UNDECIDED
+    assert "no number of seeds" not in line.evidence
+
+
+def test_who_gains_nothing_by_twice_the_rounds(case):
+    """A run that stopped before its last round would stop there again; where the rate falls, half the rounds say it."""
+    def gain(rounds=10, stops=False, **protocol):
+        case.change(x={"protocol": protocol})
+        for p in [p for p in case.table.runs("mini") if p.row == "x"]:
+            record = small_paper.a_record(p, [40.0] * (rounds - 2) + [50, 51])
+            record["rounds"] = [r | ({"val": {"a": 50.0}} if stops else {}) for r in record["rounds"]]
+            records.write_record(p.run.path(case.results), record)
+        return evidence.of_rows(case.table, "mini", case.results).set_index(["setting", "row"]).loc["avg", "x"].gain
+    assert gain() == evidence.GROWS * (50.5 - 40)
+    assert gain(5, stops=True, patience=2) == 0
+    assert gain(warmup=1) == 0          # not settled: half the rounds were not trained
+    small_paper.fill(case.results, case.table.halves("mini"), lambda p: 50.0)
+    assert gain(warmup=1) == 1
+
+
+def test_what_a_rise_foretells(case):
+    """Of 20 rounds the first ten end with a rise of 3, and the others bring 7 more; a row of ten rounds has no half."""
+    curve = [40.0] * 6 + [50, 50, 53, 53] + [60.0] * 10
+    case.change(new={"protocol": {"rounds": 20}})
+    case.fill(new=[curve, curve, [v + 1 for v in curve]], x=[50.0, 51, 52])
+    found = evidence.foretold(case.table, "mini", case.results).to_dict("records")
+    assert found == [{"block": "b", "row": "new", "rise": 3.0, "gain": 7.0}]
 
 
 def test_the_last_fifth_of_a_curve_and_its_largest_loss():

@@ -89,7 +89,8 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     readings = variants(claim["better"], table, claim.get("forms", {}), by_row)
     found = [judge_one(claim | {"better": row}, by_row, rows, table, rivals(claim, table, by_row)) for row in readings]
     found = [f for f in found if f["verdict"] != NOT_RUN] or found
-    weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["verdict"] == SUPPORTED and -f["mean"]))
+    weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["direction"] == UNDECIDED,
+                                        f["verdict"] == SUPPORTED and -f["mean"]))
     if {SUPPORTED, CONTRADICTED} == {f["verdict"] for f in found}:      # MOON's weight decides, which nobody states
         return weakest | {"verdict": UNDECIDED, "direction": UNDECIDED, "p": max(f["p"] for f in found)}
     return weakest

@@ -33,22 +33,26 @@ COLUMNS = ["id", "source", "says", "verdict", "rows", "reason", "direction", "ov
 def judge_claims(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "") -> pd.DataFrame:
     """Every claim on the table with its verdict in this profile: COLUMNS, see `judge`.
 
-    Where all rows that a claim names are there in tuned form, these are compared, else the rows as they are given; so
-    says `rows`. Two columns may hold one number, as ind and ood do where all clients have one net: that decides once.
+    See `judge_tuned`. Two columns may hold one number, as ind and ood do where all clients have one net: that decides once.
     """
     cells = values(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)
     lines, first = [], {}
     for c in table.claims:
-        found = judge(c, cells, rows, table) | {"rows": "as given"}
-        tuned = judge(in_tuned_form(c, table, profile), cells, rows, table) | {"rows": "tuned"}
-        found = tuned if tuned["verdict"] != NOT_RUN else found
+        found = judge_tuned(c, cells, rows, table, profile)
         if found["verdict"] in DECIDED:
             numbers = c["block"], c["better"], *c["than"], round(found["mean"], 6), round(found["half"], 6)
             if first.setdefault(numbers, c["id"]) != c["id"]:
                 found |= {"verdict": NOT_EVIDENCE, "reason": f"the same numbers already stand behind {first[numbers]}"}
         lines.append({k: c[k] for k in ("id", "source", "says")} | found | {"note": c.get("note", "")})
     return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def judge_tuned(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table, profile: str) -> dict:
+    """`judge` of the tuned rows where all that the claim names are there in that form, else of the rows as they are
+    given; `rows` says which."""
+    tuned = judge(in_tuned_form(claim, table, profile), cells, rows, table) | {"rows": "tuned"}
+    return tuned if tuned["verdict"] != NOT_RUN else judge(claim, cells, rows, table) | {"rows": "as given"}
 
 
 def in_tuned_form(claim: dict, table: Table, profile: str) -> dict:

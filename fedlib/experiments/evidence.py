@@ -162,11 +162,16 @@ def at_end(table: Table, row: str, profile: str, block: str) -> bool:
 
 def faults(rows: list[dict]) -> list[str]:
     """Why runs are no evidence, in words, a sentence for each kind of fault; rows: lines of `of_rows`."""
-    untuned = [r["row"] for r in rows if not r["tuned"]]
-    if len(untuned) == len(rows) > 1:
-        return [*unfinished(rows), "no row is tuned"]
+    return unfinished(rows) + untuned(rows)
+
+
+def untuned(rows: list[dict]) -> list[str]:
+    """Those of the faults that lie in the tuning."""
+    given = [r["row"] for r in rows if not r["tuned"]]
+    if len(given) == len(rows) > 1:
+        return ["compared as given, not tuned"]
     unlike = {json.dumps(r["by"]) for r in rows if r["tuned"]}      # tries and seeds
-    return (unfinished(rows) + named("not tuned", untuned) + ["rows were not tuned alike"] * (len(unlike) > 1)
+    return (named("not tuned", given) + ["rows were not tuned alike"] * (len(unlike) > 1)
             + named("a rate at the end of those that were tried", [r["row"] for r in rows if r["end"]]))
 
 

@@ -2,18 +2,20 @@
 import ast
 from pathlib import Path
 
+import pandas as pd
 from IPython.display import Markdown
 
 import fedlib
+from fedlib.report.text import table
 
 ROOT = Path(fedlib.__file__).parent
 PACKAGES = ("core", "models", "datasets", "methods", "engine", "probes", "experiments", "report", "remote", "cli")
 
 
-def names() -> Markdown:
+def names():
     """The names that `fedlib` itself has, and where each is defined."""
-    lines = [f"| `fedlib.{name}` | `fedlib.{place.partition(':')[0]}` |" for name, place in fedlib.PUBLIC.items()]
-    return Markdown("\n".join(["| name | from |", "|---|---|", *lines]))
+    lines = [(f"fedlib.{name}", f"fedlib.{place.partition(':')[0]}") for name, place in fedlib.PUBLIC.items()]
+    return table(pd.DataFrame(lines, columns=["name", "from"]), words=True, index=False)
 
 
 def package(name: str) -> Markdown:

@@ -50,7 +50,7 @@ def claims_by_time(timed: dict[str, Page]) -> pd.DataFrame:
     for claim in [c for c in page.table.claims if c["block"] in page.printed.index]:
         column = page.printed.avg[claim["block"]]
         margins[claim["id"]] = f"{column[claim['better']] - column[claim['than']].max():+.2f}"
-    column = {"printed": pd.Series(margins).reindex(first.index)} if margins else {}
+    column = {"printed": pd.Series(margins).reindex(first.index, fill_value="–")} if margins else {}
     return first[["says"]].assign(**column, **words, reason=first.reason, note=first.note)
 
 

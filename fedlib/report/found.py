@@ -13,9 +13,9 @@ from fedlib.report.page import Page
 def first(paper: str, judged: pd.DataFrame, results=None) -> list[str]:
     """How the claims about the paper's data stand, and the lead over FedAvg where it was run."""
     real, again = (judged[judged.data == kind] for kind in verdicts.KINDS[:2])
-    said = [f"**Of {len(real)} claims about the paper's own data {standing(real)}.**"]
+    said = [f"**Of {len(real)} claims about the paper's own data, {standing(real)}.**"]
     if len(again):
-        said[0] += f" Asked of the same data as features of a frozen encoder, of {len(again)} {standing(again)}."
+        said[0] += f" Of {len(again)} asked of the same data as features of a frozen encoder, {standing(again)}."
     ran = [f"{lead['title'].partition(', ')[2]} {overview.gap(one)} (printed {lead['printed']:+.1f}, {kind}"
            f"{one['verdict']})" for lead in overview.leads(paper, results)
            for one, kind in ((lead, ""), (lead["again"], "on frozen features, ")) if one and one["n"]]
@@ -125,10 +125,11 @@ def of_feddtr(profile: str = "lite") -> list[str]:
                              f"{dataset} " + " and ".join(overview.gap(part.loc[dataset]) for part in parts)
                              for dataset in parts[0].index) for form, parts in kept.items() if len(parts[0])) + ".")
     if spread["range"].notna().any():
+        sets = spread.dropna(subset="range").index.unique(0)
         sd, still = (spread[k].groupby(level=0).mean().mean() for k in ("sd", "sd, one partition"))
         adds = "adds the rest" if sd > 1.2 * still else "adds nothing that could be seen"
-        found.append("**Another seed moves a number by points.** Draws of partition, net and order together have a "
-                     f"deviation of {sd:.1f} points, net and order alone of {still:.1f}: the partition {adds}.")
+        found.append(f"**Another seed moves a number by points.** On {' and '.join(sets)}, draws of partition, net and order "
+                     f"together have a deviation of {sd:.1f} points, net and order alone of {still:.1f}: the partition {adds}.")
     if len(low):
         found.append("**Many rows are not above the constant answer**, a client's most frequent class: "
                      + ", ".join(f"{n} of {(rows.data == data).sum()} on {data}" for data, n in low.items()) + ".")

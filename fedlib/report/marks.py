@@ -79,10 +79,13 @@ def again(planned) -> str:
 
 
 def shows(page, block: str) -> Markdown:
-    """What a block's seeds and test images can show, and what speaks against its rows as evidence."""
+    """What a block's seeds and test images can show, and what speaks against its rows as evidence. A row that stands
+    there in tuned form too is as given on purpose."""
     frame = power.of_blocks(page.table, page.blocks[block], page.results, len(page.seeds or []))
     words = [power.in_words(frame[frame.block == block]).partition(": ")[2]]
-    words += evidence.faults(of_rows(page, block).to_dict("records"))
+    rows = of_rows(page, block).to_dict("records")
+    tried = {tables.given_name(r["row"]) for r in rows if tables.is_tuned(r["row"])}
+    words += evidence.unfinished(rows) + evidence.untuned([r for r in rows if r["row"] not in tried])
     return text.lines(f"{w[0].upper()}{w[1:]}." for w in words if w)
 
 

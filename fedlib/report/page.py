@@ -135,12 +135,14 @@ class Page:
         return found.sort_values("block", key=lambda block: block.map(list(self.blocks).index), kind="stable")
 
     def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg", beside: "Page | None" = None):
-        """Row minus other, {name: (row, other)}, printed and ours by seed: block, dataset, row, printed, mean, half, n.
+        """Row minus other, {name: (row, other)}, printed and ours by seed: block, dataset, row, printed, mean, half, n, rounds.
 
-        row: the name; half: of the 95 % interval. Where nothing is printed and nothing ran there is no line, nor for a
-        tuned row that was not run. beside: the table that has the other rows, where it is not this one.
+        row: the name; half: of the 95 % interval; rounds: of both where they differ, for rounds make a difference too. Where
+        nothing is printed and nothing ran there is no line, nor for a tuned row that was not run. beside: the table that
+        has the other rows, where it is not this one.
         """
         lines, two = [], (self, beside or self)
+        lasted = [{(p.block, p.row): p.run.protocol.rounds for p, _ in page.found} for page in two]
         ours = [page.by(setting=setting).reindex(columns=page.rows) for page in two]
         printed = [page.cells[page.cells.setting == setting].set_index(["block", "row"]).printed for page in two]
         for block in [b for b in self.blocks if b in two[1].blocks]:
@@ -148,8 +150,10 @@ class Page:
             for name, rows in pairs.items():
                 theirs = [there.get((block, row), float("nan")) for there, row in zip(printed, rows, strict=True)]
                 sample = (here[0][rows[0]] - here[1][rows[1]]).dropna()
-                lines.append((block, self.titles[block], name, theirs[0] - theirs[1], *interval(sample), len(sample)))
-        frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n"])
+                long = [known.get((block, row)) for known, row in zip(lasted, rows, strict=True)]
+                lines.append((block, self.titles[block], name, theirs[0] - theirs[1], *interval(sample), len(sample),
+                              "" if len(set(long)) == 1 or not len(sample) else f"{long[0]} and {long[1]}"))
+        frame = pd.DataFrame(lines, columns=["block", "dataset", "row", "printed", "mean", "half", "n", "rounds"])
         given = ~frame.row.map(lambda name: any(map(tables.is_tuned, pairs[name])))
         return frame[frame.printed.notna() & given | (frame.n > 0)].reset_index(drop=True)
 
@@ -362,9 +366,9 @@ class Page:
         return text.or_empty(found, lambda f: plots.pairs(f, panel="block", names=tuple(names.values())))
 
     def judge(self, block: str, setting: str, better: str, than: list[str]) -> dict:
-        """A claim of ours about the rows of a block, judged as the paper's are: `fedlib.experiments.claims.judge`."""
-        return claims.judge({"block": block, "setting": setting, "better": better, "than": than}, self.values,
-                            self.evidence, self.table)
+        """A claim of ours about the rows of a block, judged as the paper's are: `claims.judge_tuned`."""
+        claim = {"block": block, "setting": setting, "better": better, "than": than}
+        return claims.judge_tuned(claim, self.values, self.evidence, self.table, self.blocks[block])
 
     @cached_property
     def judged(self) -> pd.DataFrame:

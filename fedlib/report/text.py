@@ -63,14 +63,16 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
 
 
 def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
-    """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n. row: what they are.
+    """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n, rounds where a line's two
+    rows had not as many. row: what they are.
 
     form: of the printed differences; ours have one digit. "printed ±": a column for their intervals. Columns of other
     names stand first, numbers with one digit.
     """
     wide = frame.rename(columns={"row": row, "mean": "ours", "half": "±"}).set_index([by, row])
-    forms = {"printed": form, "printed ±": "{:.1f}", "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}"}
-    known = [k for k in forms if k in wide and (k not in ("printed", "printed ±") or wide[k].notna().any())]
+    forms = {"printed": form, "printed ±": "{:.1f}", "ours": "{:+.1f}", "±": "{:.1f}", "n": "{}", "rounds": "{}"}
+    empty = [k for k in ("printed", "printed ±", "rounds") if k in wide and wide[k].replace("", pd.NA).isna().all()]
+    known = [k for k in forms if k in wide and k not in empty]
     wide = wide[[k for k in wide if k not in forms and k != "block"] + known]
     return table(wide, dict.fromkeys(wide.select_dtypes("float"), "{:.1f}") | {k: forms[k] for k in known})
 

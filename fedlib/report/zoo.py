@@ -122,10 +122,10 @@ def otherwise(names: list[str]) -> str:
     from fedlib.experiments import tables
     rows = {r["name"]: r.get("settings", {}) for r in tables.load_table("zoo/methods").rows}
     changed = "; ".join(f"{n} {_words(rows[n])}" for n in names if rows.get(n))
-    absent = ", ".join(n for n in names if n not in rows)
+    absent = ", ".join(n for n in names if n not in rows and n != "Constant")
     lines = [f"Costs and settings on this page are the defaults. In this table: {changed}."] * bool(changed)
     lines += [f"Not run in these two settings: {absent}. The [leaderboard](../across/leaderboard.ipynb) has images of "
-              "three sets, and tuned rows behind an encoder."] * bool(absent)
+              "four sets, [Every method, tuned alike](../across/features.ipynb) three of them behind an encoder."] * bool(absent)
     return "".join(f"\n\n{line}" for line in lines)
 
 

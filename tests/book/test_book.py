@@ -70,6 +70,26 @@ def test_pictures_in_notebooks_have_alt_text(path):
             assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.source
 
 
+def misread(text: str) -> list[str]:
+    """What Markdown takes for something else: a line that begins with % (a comment, which is not shown), and a formula
+    that ends with its paragraph, as one does whose next line begins like an item of a list."""
+    prose = re.sub(r"(`{3,})(?!\{admonition).*?\1|`[^`\n]*`|\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    parts = re.split(r"\n\s*\n|\n(?=[-*+] |\d+\. )", prose)
+    return re.findall(r"^\s*%.*", prose, flags=re.MULTILINE) + [p for p in parts if p.replace(r"\$", "").count("$") % 2]
+
+
+def test_what_markdown_would_take_for_something_else_is_seen():
+    assert misread("in 40\n% of them") and misread("$a\n- b$ is less") and misread("**one**\n\n$a")
+    assert not misread("$a - b$ of `$HOME` and\n```\n$ fedlib\n```\n$$\n- c\n$$\n- $d$")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS + PAGES, ids=lambda p: p.stem)
+def test_markdown_takes_nothing_for_something_else(path):
+    text = path.read_text(encoding="utf-8")
+    cells = nbformat.reads(text, 4).cells if path.suffix == ".ipynb" else [{"cell_type": "markdown", "source": text}]
+    assert [m for cell in cells if cell["cell_type"] == "markdown" for m in misread(cell["source"])] == []
+
+
 def test_no_formula_lost_its_backslash():
     """A \\b that was read as an escape leaves a character that nobody sees, and breaks the formula."""
     for path in NOTEBOOKS:

@@ -243,7 +243,7 @@ def test_of_one_seed_nothing_is_known(case):
 def test_untuned_rows_are_no_evidence_but_in_the_papers_own_experiment(case):
     rows = [dict(r, tuned=False) for r in case.table.rows]
     case.table = dataclasses.replace(case.table, rows=rows)
-    assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "no row is tuned"
+    assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "compared as given, not tuned"
     rows[0]["tuned"] = True
     assert case.fill(new=[60, 61, 62], x=[50, 51, 53]).reason == "not tuned: x"
     assert case.table.tuned("x", "paper", "b", "avg") and not case.table.tuned("x", "lite", "b", "avg")

@@ -54,8 +54,7 @@ def test_the_pages_show_every_module():
 
 
 def test_public_names_lead_to_definitions():
-    said = api.names().data
-    assert all(f"| `fedlib.{name}` |" in said for name in fedlib.__all__)
+    assert list(api.names().data["name"]) == [f"fedlib.{name}" for name in fedlib.__all__]
     places = {place.partition(":")[0] for place in fedlib.PUBLIC.values()}
     files = [api.ROOT / f"{p.replace('.', '/')}.py" for p in places]
     assert all(f.is_file() or (f.with_suffix("") / "__init__.py").is_file() for f in files)

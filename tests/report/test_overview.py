@@ -49,7 +49,7 @@ def test_the_claims_table_is_that_of_the_records(judged):
 
 def test_reasons_are_told_in_few_words(judged):
     kinds = overview.reasons(judged, "not evidence").index.tolist() + overview.reasons(judged, NOT_RUN).index.tolist()
-    assert {"too few seeds", "still rising", "no row is tuned"} <= set(kinds)
+    assert {"too few seeds", "still rising", "compared as given, not tuned"} <= set(kinds)
     assert all(len(kind) < 60 for kind in kinds)
     decided = judged[judged.reason == ""]
     assert all(overview.short(claim) == [] for claim in decided.itertuples())

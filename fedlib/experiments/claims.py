@@ -33,7 +33,8 @@ COLUMNS = ["id", "source", "says", "verdict", "rows", "reason", "direction", "ov
 def judge_claims(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "") -> pd.DataFrame:
     """Every claim on the table with its verdict in this profile: COLUMNS, see `judge`.
 
-    See `judge_tuned`. Two columns may hold one number, as ind and ood do where all clients have one net: that decides once.
+    See `judge_tuned`. Two columns may hold one number, as ind and ood do where all clients have one net: that decides
+    once.
     """
     cells = values(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)

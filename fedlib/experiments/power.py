@@ -36,8 +36,8 @@ def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = Non
 
 
 def smallest(record: dict | None) -> tuple[str, int]:
-    """(domain, test images) of the smallest test split of a record's data; ("", 0) without a record, and of one that was
-    tested on domains that no client has, whose images it does not count."""
+    """(domain, test images) of the smallest test split of a record's data; ("", 0) without a record, and of one that
+    was tested on domains that no client has, whose images it does not count."""
     sizes, unseen = {}, any("unseen" in row for row in (record or {}).get("rounds", []))
     for c in [] if unseen else (record or {}).get("made", {}).get("data", {}).get("clients", []):
         sizes[c["domain"]] = max(sizes.get(c["domain"], 0), c.get("test", 0))

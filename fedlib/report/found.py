@@ -128,8 +128,9 @@ def of_feddtr(profile: str = "lite") -> list[str]:
         sets = spread.dropna(subset="range").index.unique(0)
         sd, still = (spread[k].groupby(level=0).mean().mean() for k in ("sd", "sd, one partition"))
         adds = "adds the rest" if sd > 1.2 * still else "adds nothing that could be seen"
-        found.append(f"**Another seed moves a number by points.** On {' and '.join(sets)}, draws of partition, net and order "
-                     f"together have a deviation of {sd:.1f} points, net and order alone of {still:.1f}: the partition {adds}.")
+        found.append(f"**Another seed moves a number by points.** On {' and '.join(sets)}, draws of partition, net and "
+                     f"order together have a deviation of {sd:.1f} points, net and order alone of {still:.1f}: the "
+                     f"partition {adds}.")
     if len(low):
         found.append("**Many rows are not above the constant answer**, a client's most frequent class: "
                      + ", ".join(f"{n} of {(rows.data == data).sum()} on {data}" for data, n in low.items()) + ".")

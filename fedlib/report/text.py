@@ -63,8 +63,8 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
 
 
 def differences(frame: pd.DataFrame, row: str, by: str = "dataset", form: str = "{:+.1f}"):
-    """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n, rounds where a line's two
-    rows had not as many. row: what they are.
+    """Lines of `Page.compared` to read: printed where it is known, ours, half of its interval, n, rounds where a
+    line's two rows had not as many. row: what they are.
 
     form: of the printed differences; ours have one digit. "printed ±": a column for their intervals. Columns of other
     names stand first, numbers with one digit.

@@ -125,7 +125,8 @@ def otherwise(names: list[str]) -> str:
     absent = ", ".join(n for n in names if n not in rows and n != "Constant")
     lines = [f"Costs and settings on this page are the defaults. In this table: {changed}."] * bool(changed)
     lines += [f"Not run in these two settings: {absent}. The [leaderboard](../across/leaderboard.ipynb) has images of "
-              "four sets, [Every method, tuned alike](../across/features.ipynb) three of them behind an encoder."] * bool(absent)
+              "four sets, [Every method, tuned alike](../across/features.ipynb) three of them behind an "
+              "encoder."] * bool(absent)
     return "".join(f"\n\n{line}" for line in lines)
 
 

@@ -135,8 +135,8 @@ class Page:
         return found.sort_values("block", key=lambda block: block.map(list(self.blocks).index), kind="stable")
 
     def compared(self, pairs: dict[str, tuple[str, str]], setting: str = "avg", beside: "Page | None" = None):
-        """Row minus other, {name: (row, other)}, printed and ours by seed, a line for each block and name: block, dataset,
-        row, printed, mean, half, n, rounds.
+        """Row minus other, {name: (row, other)}, printed and ours by seed, a line for each block and name: block,
+        dataset, row, printed, mean, half, n, rounds.
 
         row: the name; half: of the 95 % interval; rounds: of both where they differ, for rounds make a difference too.
         Where nothing is printed and nothing ran there is no line, nor for a tuned row that was not run. beside: the

@@ -153,8 +153,8 @@ def of_mpft(profile: str = "lite") -> list[str]:
         found[0] += (f" On PACS MPFT is {overview.gap(leads.loc['released'])} points above it in ood by Equation 3, "
                      f"and {overview.gap(leads.loc['correct'])} points from a FedAvg that averages, both before "
                      "tuning.")
-    found.append("**The printed ood is not Equation 3.** It weighs by the test size of the client whose model it is, and "
-                 "with one net for all the gap between ood and ind comes from that alone.")
+    found.append("**The printed ood is not Equation 3.** It weighs by the test size of the client whose model it is, "
+                 "and with one net for all the gap between ood and ind comes from that alone.")
     if len(leak):
         found.append("**PACS is tested on its training images.** Where we do the same, the accuracy in domain is "
                      f"{leak.mean():+.1f} points higher on average; clients weigh otherwise there, as sketch has fewer "

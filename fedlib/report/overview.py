@@ -48,10 +48,10 @@ def leads(paper: str, results: Path | None = None) -> list[dict]:
 def best_known(table, claim: dict, known: list) -> dict:
     """The claim judged by the first (profile, values, rows) that has records of it, on tuned rows where there are."""
     for profile, cells, rows in known:
-        for one in (claims.in_tuned_form(claim, table, profile), claim):
-            found = claims.judge(one, cells[cells.row.isin([one["better"], *one["than"]])], rows, table)
-            if found["verdict"] != claims.NOT_RUN:
-                return found
+        named = cells.row.map(tables.given_name).isin([claim["better"], *claim["than"]])
+        found = claims.judge_tuned(claim, cells[named], rows, table, profile)
+        if found["verdict"] != claims.NOT_RUN:
+            break
     return found
 
 

@@ -33,7 +33,7 @@ def choices(page, block: str) -> pd.DataFrame:
     ours = page.cells[(page.cells.block == block) & (page.cells.setting == setting)].set_index("row").ours
     for row, part in found.groupby("row", sort=False):
         first, best = part[part.given], part[part.chosen].iloc[0]
-        weight = "" if pd.isna(best.weight) else f", weight {best.weight:g}"
+        weight = f", weight {best.weight:g}" if part.weight.nunique() > 1 else ""
         how = next(r for r in page.table.rows if r["name"] == tables.tuned_name(row))
         penalty = tune.PENALTY.get(how.get("method", row))
         at_end = evidence.at_end(page.table, tables.tuned_name(row), page.blocks[block], block)

@@ -58,7 +58,7 @@ def read_record(path: Path) -> dict:
 
 def tested(rounds: list[dict]) -> list[dict]:
     """The rounds with a test. What was sent and the seconds are sums over the rounds since the one before, the training
-    loss is their mean."""
+    loss is their mean, `highest_loss` the largest of them."""
     if all("acc" in r for r in rounds):
         return rounds
     found, since = [], []
@@ -66,8 +66,8 @@ def tested(rounds: list[dict]) -> list[dict]:
         since.append(row)
         if "acc" in row:
             sums = {k: sum(r[k] for r in since) for k in ("bytes_up", "bytes_down", "seconds", "train_loss")}
-            found.append(row | sums | {"train_loss": round(sums["train_loss"] / len(since), 6)})
-            since = []
+            mean, most = round(sums["train_loss"] / len(since), 6), max(abs(r["train_loss"]) for r in since)
+            found, since = [*found, row | sums | {"train_loss": mean, "highest_loss": most}], []
     return found
 
 

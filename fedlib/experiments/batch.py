@@ -375,7 +375,7 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
 
 
 def keep_choices(table, profile: str, planned: list, results: Path, *how) -> dict:
-    """What the planned tries choose for the rows of which all are there, or have failed; kept with the table.
+    """What the planned tries choose for the rows of which all are there, or have diverged; kept with the table.
 
     how: blocks, rows, count and seeds as for `tune.choose`, which says what is returned.
     """
@@ -387,5 +387,5 @@ def keep_choices(table, profile: str, planned: list, results: Path, *how) -> dic
 
 
 def ended(planned, results: Path) -> bool:
-    """Is it done, or has it failed?"""
-    return planned.done(results) or failures.path(planned.run, results).exists()
+    """Is it done, or has it diverged? What lacked memory, was killed or is a bug has said nothing of its settings."""
+    return planned.done(results) or (failures.read(planned, results) or {}).get("kind") == failures.DIVERGED

@@ -42,7 +42,7 @@ def judge_claims(table: Table, profile: str, results: Path, rule: str | None = N
     for c in table.claims:
         found = judge_tuned(c, cells, rows, table, profile)
         if found["verdict"] in DECIDED:
-            numbers = c["block"], c["better"], *c["than"], round(found["mean"], 6), round(found["half"], 6)
+            numbers = c["block"], c["better"], *c["than"], found["gap"]
             if first.setdefault(numbers, c["id"]) != c["id"]:
                 found |= {"verdict": NOT_EVIDENCE, "reason": f"the same numbers already stand behind {first[numbers]}"}
         lines.append({k: c[k] for k in ("id", "source", "says")} | found | {"note": c.get("note", "")})
@@ -94,8 +94,12 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     readings = variants(claim["better"], table, claim.get("forms", {}), by_row)
     found = [judge_one(claim | {"better": row}, by_row, rows, table, rivals(claim, table, by_row)) for row in readings]
     found = [f for f in found if f["verdict"] != NOT_RUN] or found
+    nearest = {SUPPORTED: -1, CONTRADICTED: 1}      # to zero
     weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["direction"] == UNDECIDED,
-                                        f["verdict"] == SUPPORTED and -f["mean"]))
+                                        nearest.get(f["verdict"], 0) and nearest[f["verdict"]] * f["mean"]))
+    weakest |= {"p": max(f["p"] for f in found if f["verdict"] == weakest["verdict"])}
+    if weakest.get("better", claim["better"]) != claim["better"]:
+        weakest |= {"evidence": f"{weakest['better']}: {weakest['evidence']}"}
     if {SUPPORTED, CONTRADICTED} == {f["verdict"] for f in found}:      # MOON's weight decides, which nobody states
         return weakest | {"verdict": UNDECIDED, "direction": UNDECIDED, "p": max(f["p"] for f in found)}
     return weakest
@@ -110,26 +114,29 @@ def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Tabl
     gaps = {r: (by_row[claim["better"]] - by_row[r]).dropna() for r in than}
     if not all(map(len, gaps.values())):
         return empty | {"verdict": NOT_RUN, "evidence": "no seed in common"}
-    found = empty | compared(gaps, claim.get("rank", 1))
+    column = rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])]
+    doubted = {r for r in than if len(gaps[r]) < FEWEST
+               or evidence.faults(column[column.row.isin([claim["better"], r])].to_dict("records"))}
+    found = empty | compared(gaps, claim.get("rank", 1), doubted) | {"better": claim["better"]}
     against = found.pop("against")
     gap, printed = gaps[found["over"]], printed_difference(claim, found["over"], table)
     found |= {"printed": printed, "agrees": bool(abs(found["mean"] - printed) <= found["half"])
               if printed == printed and found["half"] == found["half"] else None}
     needed = against if found["direction"] == CONTRADICTED else than
-    column = rows[(rows.block == claim["block"]) & (rows.setting == claim["setting"])]
     reasons = faults(found, column, [claim["better"], *needed], min(len(gaps[r]) for r in needed))
     verdict = NOT_EVIDENCE if reasons else found["direction"]
     if verdict == UNDECIDED:
         found["needs"] = seeds_needed(printed, gap.std())
-    found["evidence"] = in_words(found, verdict)
+    found |= {"evidence": in_words(found, verdict), "gap": tuple(gap.round(6))}
     if verdict in (SUPPORTED, CONTRADICTED) and (reasons := passing(verdict, gaps, claim, column)):
         verdict = UNDECIDED
     return found | {"verdict": verdict, "reason": "; ".join(reasons)}
 
 
-def compared(gaps: dict[str, pd.Series], rank: int = 1) -> dict:
-    """{"direction", "against", "over", "mean", "half", "n", "p"} of differences to each rival."""
-    direction, against = decided(gaps, rank)
+def compared(gaps: dict[str, pd.Series], rank: int = 1, doubted: set = frozenset()) -> dict:
+    """{"direction", "against", "over", "mean", "half", "n", "p"} of differences to each rival. doubted: see `decided`.
+    """
+    direction, against = decided(gaps, rank, doubted)
     by_chance = {r: p_value(gap) if len(gap) > 1 else 1.0 for r, gap in gaps.items()}
     below = sorted(by_chance[r] for r, gap in gaps.items() if gap.mean() <= 0)
     above = sorted((by_chance[r] for r, gap in gaps.items() if gap.mean() > 0), reverse=True)
@@ -139,18 +146,20 @@ def compared(gaps: dict[str, pd.Series], rank: int = 1) -> dict:
             "n": len(gaps[against[-1]]), "p": p}
 
 
-def decided(gaps: dict, rank: int = 1) -> tuple[str, list[str]]:
+def decided(gaps: dict, rank: int = 1, doubted: set = frozenset()) -> tuple[str, list[str]]:
     """(what the intervals say, the `rank` rivals that come nearest, last the one that decides) of {rival: differences}.
 
     Supported needs every interval above 0, but for rank - 1. Contradicted needs `rank` below 0 at the level
-    1 - 0.05 / k of k rivals: one of many rivals is soon above by chance. A difference that is the same with every seed
-    has no end that would be known.
+    1 - 0.05 / k of k rivals: one of many rivals is soon above by chance; a doubted rival, whose runs are no evidence,
+    contradicts only where not enough others do. A difference that is the same with every seed has no end that would be
+    known.
     """
     bounds = {r: open_ended(gap) for r, gap in gaps.items()}
     lower = {r: mean - half for r, (mean, half) in bounds.items()}
     upper = {r: sum(open_ended(gap, 1 - (1 - LEVEL) / len(gaps))) for r, gap in gaps.items()}
-    least, below, nearest = (sorted(ends, key=ends.get)[:rank] for ends in
-                             (lower, upper, {r: mean for r, (mean, _) in bounds.items()}))
+    least, nearest = (sorted(ends, key=ends.get)[:rank] for ends in
+                      (lower, {r: mean for r, (mean, _) in bounds.items()}))
+    below = sorted(upper, key=lambda r: (upper[r] >= 0, r in doubted, upper[r]))[:rank]
     if lower[least[-1]] > 0:
         return SUPPORTED, least
     return (CONTRADICTED, below) if upper[below[-1]] < 0 else (UNDECIDED, nearest)
@@ -159,7 +168,7 @@ def decided(gaps: dict, rank: int = 1) -> tuple[str, list[str]]:
 def open_ended(gap: pd.Series, level: float = LEVEL) -> tuple[float, float]:
     """`interval`, with half = inf of one seed, and where several give one difference: that of one test image, say."""
     mean, half = interval(gap, level)
-    return mean, half if half >= SAME else float("inf")
+    return mean, half if gap.max() - gap.min() >= SAME else float("inf")
 
 
 def faults(found: dict, rows: pd.DataFrame, named: list[str], n: int) -> list[str]:
@@ -228,8 +237,8 @@ def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
             profile, line = order[0] if order else ("", every["paper"].loc[claim["id"]])
             line = {"paper": of, "table": name, "block": claim["block"], "id": claim["id"],
                     "profile": profile if line.verdict != NOT_RUN else ""} | line.to_dict()
-            if line["verdict"] != NOT_RUN:
-                line |= once(claim, table, profile, seen)
+            if line["verdict"] in DECIDED:
+                line |= once(claim, line["rows"], table, profile, seen)
             lines.append(line)
     frame = pd.DataFrame(lines)
     decided = frame.verdict.isin(DECIDED)
@@ -239,12 +248,13 @@ def judge_all(results: Path, paper: str = "") -> pd.DataFrame:
     return frame
 
 
-def once(claim: dict, table: Table, profile: str, seen: list) -> dict:
+def once(claim: dict, form: str, table: Table, profile: str, seen: list) -> dict:
     """{} for the first claim that these runs decide, else the verdict and the reason of one that says it again.
 
-    Another table says it again also where it names fewer rivals. seen: (table, claim, `digests`), grows by the first.
+    Another table says it again also where it names fewer rivals. form: are the rows "tuned" or "as given"? seen:
+    (table, claim, `digests`), grows by the first.
     """
-    setting, better, than = digests(table, claim, profile)
+    setting, better, than = digests(table, in_tuned_form(claim, table, profile) if form == "tuned" else claim, profile)
     for ident, first, (s, b, t) in seen:
         if (s, b) == (setting, better) and (t == than or (ident != table.id and than < t)):
             return {"verdict": NOT_EVIDENCE, "reason": f"the same runs already stand behind {first}"}
@@ -254,15 +264,16 @@ def once(claim: dict, table: Table, profile: str, seen: list) -> dict:
 
 def said_before(table: Table, profile: str, results: Path) -> dict[str, dict]:
     """{id: what `once` says} of the table's claims that an earlier table of the paper makes with the same runs."""
-    seen, paper = [], table.id.split("/")[0]
-    for ident in [i for i in idents() if i.split("/")[0] == paper]:
+    seen, paper, said = [], table.id.split("/")[0], {}
+    mine = {c["block"] for c in table.claims if profile in table.blocks[c["block"]]}
+    earlier = [i for i in idents() if i.split("/")[0] == paper]
+    for ident in earlier[:earlier.index(table.id) + 1] if table.id in earlier else []:
         other = table if ident == table.id else load_table(ident)
-        there = {(p.row, p.block) for p in other.runs(profile) if p.run.path(results).exists()}
-        ran = [c for c in other.claims if {(r, c["block"]) for r in (c["better"], *c["than"])} <= there]
-        said = {c["id"]: once(c, other, profile, seen) for c in ran}
-        if ident == table.id:
-            return {ident: found for ident, found in said.items() if found}
-    return {}
+        if mine & {c["block"] for c in other.claims}:
+            judged = judge_claims(other, profile, results).set_index("id")
+            decided = [c for c in other.claims if c["block"] in mine and judged.verdict[c["id"]] in DECIDED]
+            said = {c["id"]: once(c, judged["rows"][c["id"]], other, profile, seen) for c in decided}
+    return {ident: found for ident, found in said.items() if found}
 
 
 def digests(table: Table, claim: dict, profile: str) -> tuple:

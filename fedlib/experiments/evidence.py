@@ -17,22 +17,27 @@ GROWS = 2.0         # points that twice the rounds bring for each point of `rise
 FEW = 4             # images: a batch of fewer has no variance to speak of
 
 
-def rise(rounds: list[dict]) -> float:
-    """Points: the mean accuracy of the last fifth of the rounds minus that of the fifth before; nan of one round.
+def heights(rounds: list[dict], setting: str = "avg") -> list[float]:
+    """%: the accuracy of each round with a test in a column, or its mean over the columns.
 
     A table of transfer has the number of the round among its columns: it rises whatever is learned, and does not count.
     """
-    every = [[v for k, v in r["acc"].items() if k != "rounds"] for r in rounds if r["round"]]
-    means = [sum(values) / len(values) for values in every]
+    every = [[v for k, v in r["acc"].items() if k == setting or setting == "avg" and k != "rounds"] for r in rounds]
+    return [sum(values) / len(values) for values in every if values]
+
+
+def rise(rounds: list[dict], setting: str = "avg") -> float:
+    """Points: the mean accuracy of the last fifth of the rounds minus that of the fifth before; nan of one round."""
+    means = heights([r for r in rounds if r["round"]], setting)
     size = max(1, len(means) // 5)
     if len(means) < 2:
         return float("nan")
     return sum(means[-size:]) / size - sum(means[-2 * size:-size]) / len(means[-2 * size:-size])
 
 
-def level(rounds: list[dict]) -> float:
+def level(rounds: list[dict], setting: str = "avg") -> float:
     """%: where a training ends, the mean accuracy of the last tenth of its rounds."""
-    every = [v for r in rounds[-max(1, len(rounds) // 10):] for k, v in r["acc"].items() if k != "rounds"]
+    every = heights(rounds[-max(1, len(rounds) // 10):], setting)
     return sum(every) / len(every)
 
 
@@ -106,47 +111,50 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
     by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
-    constant answer was not run. rise: by `rise`; of runs whose rate fell to nothing their `level` minus that in half
-    the rounds: not settled until each seed has been trained so. settled: True of a row of one round. gain: the points
-    that twice the rounds may bring, GROWS times the rise; where the rate fell to nothing, the rise once more; nothing
-    where a run stopped before its last round.
+    constant answer was not run with each. rise: by `rise`, of this column; of runs whose rate fell to nothing their
+    `level` minus that in half the rounds: not settled until each seed has been trained so. settled: True of a row of
+    one round. gain: the points that twice the rounds may bring, GROWS times the rise; where the rate fell to nothing,
+    the rise once more; nothing where a run stopped before its last round.
     """
     cells = filled.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
               filled.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
-    curves, shared, open_ends, crumbed = {}, set(), set(), set()
+    curves, losses, shared, open_ends, crumbed = {}, {}, set(), set(), set()
     shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in filled.records_of(table, profile, results, seeds, when):
-        rounds, half, moved, grows = record["rounds"], shorter.get(place(p)), float("nan"), 1.0
-        if not runs_out(p, rounds):
-            moved, grows = rise(rounds), GROWS * (rounds[-1]["round"] == p.run.protocol.rounds)
-        elif half:
-            moved = level(rounds) - level(half)
-        else:
-            open_ends.add((p.block, p.row))
-        curves.setdefault((p.block, p.row), []).append((moved, grows * moved, filled.highest_loss(rounds)))
+        rounds, half = record["rounds"], shorter.get(place(p))
+        open_ends |= {(p.block, p.row)} if runs_out(p, rounds) and not half else set()
+        for setting in ["avg", *rounds[-1]["acc"]]:
+            moved, grows = float("nan"), 1.0
+            if not runs_out(p, rounds):
+                moved, grows = rise(rounds, setting), GROWS * (rounds[-1]["round"] == p.run.protocol.rounds)
+            elif half:
+                moved = level(rounds, setting) - level(half, setting)
+            curves.setdefault((p.block, setting, p.row), []).append((moved, grows * moved))
+        losses.setdefault((p.block, p.row), []).append(filled.highest_loss(rounds))
         crumbed |= {(p.block, p.row)} if crumbs(p, record) else set()
         after = p.row in at_home or p.run.protocol.evaluate == "after"
         personal = after or make(p.run.method, p.run.settings).personal
         shared |= set() if personal else {(p.block, p.row)}
-    lines, ends = [], {(block, row): at_end(table, row, profile, block) for block, row in curves}
+    lines, ends = [], {(block, row): at_end(table, row, profile, block) for block, row in losses}
     for (block, setting, row), part in cells.groupby(["block", "setting", "row"], sort=False):
         sample = part.set_index("seed").value
         own = floors.get((tables.CONSTANT, block, setting), sample[:0])
         floor = floors.get((tables.COMMON, block, setting), own) if (block, row) in shared else own
         over = (sample - floor).dropna()
         (mean, half), learned = interval(over), None
-        if len(over) > 1:
+        if 1 < len(over) == len(sample):
             learned = bool(mean - half > 0)
-        rises, gains, losses = zip(*curves[block, row], strict=True)
+        rises, gains = zip(*curves[block, "avg" if setting == "rounds" else setting, row], strict=True)
+        loss = max(losses[block, row])
         rising, gain = pd.Series(rises).mean(), pd.Series(gains).fillna(0).mean()
         settled = not (rising > STILL or (block, row) in open_ends)
         planned = len(seeds or table.drawn(block, profile))
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "missing": max(0, planned - len(sample)), "by": table.chosen_by(row, profile, block),
                       "above": mean, "half": half, "learned": learned, "rise": rising, "settled": settled,
-                      "gain": max(0.0, gain), "loss": max(losses), "diverged": max(losses) > filled.FAR,
+                      "gain": max(0.0, gain), "loss": loss, "diverged": loss > filled.FAR,
                       "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting),
                       "end": ends[block, row]})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "missing", "above", "half", "learned",
@@ -184,7 +192,7 @@ def unfinished(rows: list[dict]) -> list[str]:
     if any(pd.isna(r["above"]) for r in rows):
         found.append("the constant answer was not run")
     elif any(r["learned"] is None and r["n"] > 1 for r in rows):
-        found.append("the constant answer was run with one seed")
+        found.append("the constant answer was not run with every seed")
     found += named("not above the constant answer", [r["row"] for r in rows if r["learned"] is False])
     rising = [r for r in rows if (r["rise"] or 0) > STILL]      # None: a table's nan in JSON
     most = max((r["rise"] for r in rising), default=0)

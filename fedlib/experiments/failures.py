@@ -9,9 +9,10 @@ import torch
 from fedlib.core import machine, schema
 from fedlib.core.errors import UserError
 from fedlib.engine import records
+from fedlib.engine.loop import Diverged
 from fedlib.engine.run import Run
 
-MEMORY, MISTAKE, BUG, KILLED, UNKNOWN = "memory", "mistake", "bug", "killed", "unknown"
+MEMORY, DIVERGED, MISTAKE, BUG, KILLED, UNKNOWN = "memory", "diverged", "mistake", "bug", "killed", "unknown"
 FAILURE = {"row": str, "block": str, "seed": int, "kind": str, "why": str, "command": str}      # what readers use
 
 
@@ -21,9 +22,12 @@ def path(run: Run, results: Path) -> Path:
 
 
 def kind(error: BaseException) -> str:
-    """"memory": too little of it; "mistake": of settings, data or disk, said in one line; "bug": anything else."""
+    """"memory": too little of it; "diverged": a loss is no number; "mistake": of settings, data or disk, said in one
+    line; "bug": anything else."""
     if lacked_memory(error):
         return MEMORY
+    if isinstance(error, Diverged):
+        return DIVERGED
     return MISTAKE if isinstance(error, UserError) else BUG
 
 

@@ -72,8 +72,8 @@ def _read(path: Path, changed: int) -> dict:
 
 
 def highest_loss(rounds: list[dict]) -> float:
-    """The largest training loss of a round, in absolute terms."""
-    return max(abs(r.get("train_loss", 0.0)) for r in rounds)
+    """The largest training loss of a round, in absolute terms; also of the rounds without a test."""
+    return max(r.get("highest_loss", abs(r.get("train_loss", 0.0))) for r in rounds)
 
 
 def fallen(table: Table, profile: str, results: Path, seeds=None, when="") -> set[tuple[str, str]]:
@@ -87,7 +87,7 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
     """One line per record and column: block, setting (domain or avg), row, seed, value. `when`, `planned` as for
     `records_of`.
 
-    "avg" is the mean over the domains, where none is missing.
+    "avg" is the mean over the domains, where none of the block's columns is missing.
     """
     rule = pick("selection", rule or table.select, SELECT)
     lines = [(p.block, setting, p.row, p.seed, value)
@@ -97,8 +97,7 @@ def values(table: Table, profile: str, results: Path, rule: str | None = None, s
     domains = pd.DataFrame(lines, columns=columns)
     groups = domains.groupby(["block", "row", "seed"], sort=False)["value"]
     averages = [(block, "avg", row, seed, part.mean()) for (block, row, seed), part in groups
-                if not table.transfer
-                and (not table.leave_one_out or len(part) == len(table.blocks[block]["columns"]))]
+                if not table.transfer and len(part) == len(table.blocks[block]["columns"])]
     return pd.DataFrame(lines + averages, columns=columns)
 
 
@@ -206,15 +205,16 @@ def side_by_side(table: Table, cells: pd.DataFrame, join: str = " | ", setting: 
 def provenance(table: Table, profile: str, results: Path) -> pd.DataFrame:
     """Where the numbers come from: one line per block with the records' protocol, code, hardware, data and cost.
 
-    A run that was interrupted and went on elsewhere names both machines, codes or versions of torch.
+    A run that was interrupted and went on elsewhere names both machines, codes or versions of torch. A tuned row that
+    is as given has no runs of its own.
     """
+    found = {(p.block, p.run.digest): (p, record["made"]) for p, record in records_of(table, profile, results)}
     lines = [{"block": p.block, "runs": not before, "net": f"{p.run.net.net}, width {p.run.net.width or 'published'}",
               "rounds x epochs": f"{p.run.protocol.rounds} x {p.run.protocol.epochs}",
               "hours": 0 if before else made["seconds"] / 3600,
               "data": made.get("data", {}).get("digest", "unknown")[:12],
               **{k: (made | before).get(k, "unknown") for k in ("hardware", "commit", "torch")}}
-             for p, made in ((p, record["made"]) for p, record in records_of(table, profile, results))
-             for before in ({}, *made.get("earlier", ()))]
+             for p, made in found.values() for before in ({}, *made.get("earlier", ()))]
     if not lines:
         return pd.DataFrame()
     together = {k: "sum" if k in ("runs", "hours") else lambda v: ", ".join(sorted(set(v))) for k in lines[0]}

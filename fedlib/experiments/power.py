@@ -37,10 +37,14 @@ def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = Non
 
 def smallest(record: dict | None) -> tuple[str, int]:
     """(domain, test images) of the smallest test split of a record's data; ("", 0) without a record, and of one that
-    was tested on domains that no client has, whose images it does not count."""
-    sizes, unseen = {}, any("unseen" in row for row in (record or {}).get("rounds", []))
+    was tested on domains that no client has, whose images it does not count.
+
+    Clients of a domain whose tests differ in size have tests of their own, which count together.
+    """
+    tests, unseen = {}, any("unseen" in row for row in (record or {}).get("rounds", []))
     for c in [] if unseen else (record or {}).get("made", {}).get("data", {}).get("clients", []):
-        sizes[c["domain"]] = max(sizes.get(c["domain"], 0), c.get("test", 0))
+        tests.setdefault(c["domain"], []).append(c.get("test", 0))
+    sizes = {domain: sum(of) if len(set(of)) > 1 else of[0] for domain, of in tests.items()}
     domain = min(sizes, key=sizes.get, default="")
     return domain, sizes.get(domain, 0)
 

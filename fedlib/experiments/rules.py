@@ -13,7 +13,7 @@ def _best(rounds, key):
     if key not in rounds[0]:
         raise UserError(f"these runs have no validation split, so '{key}' cannot choose a round "
                         f"(choose last, last5 or best-test)")
-    return max(rounds, key=lambda r: sum(r[key].values()))
+    return max(rounds, key=lambda r: sum(r[key].values()) / len(r[key]))
 
 
 def _least_loss(rounds):

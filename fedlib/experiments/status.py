@@ -67,8 +67,9 @@ def summary(planned: list, results: Path) -> dict:
 
     left is computing time, one run after the other: a run that is not done costs the median of the records of its row
     and block; without one, of its block; else of the table in this profile. Runs for which there is none are counted in
-    "guessed" and not in "left".
+    "guessed" and not in "left". A tuned row that is as given has no runs of its own.
     """
+    planned = list({p.run.digest: p for p in planned}.values())
     states = [state(p, results) for p in planned]
     made = [(p, records.read_record(p.run.path(results))["made"]) for p, at in zip(planned, states, strict=True)
             if at == "done"]

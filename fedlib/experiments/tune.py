@@ -109,11 +109,11 @@ def rate(run, tried: dict) -> float:
 
 
 def beyond(table: Table, row: dict, block: str, profile: str, won: dict) -> float:
-    """The factor of the next rate, where the one that won is the lowest or the highest of the row's tries; 0: it lies
-    within them, or the row is a closed form."""
+    """The factor of the next rate, where the one that won is the lowest or the highest of the row's tries, or the only
+    one; 0: it lies within them, or the row is a closed form."""
     run = table.plan(row, block, profile, SEEDS[0])
     tried, mine = {rate(run, t) for t in grid(table, row, block, profile, won["tries"])}, rate(run, won)
-    if run.method in PENALTY or min(tried) < mine < max(tried) or len(tried) == 1:
+    if run.method in PENALTY or min(tried) < mine < max(tried):
         return 0
     factor = mine / rate(run, {"settings": {}, "protocol": {}})
     step = min(range(len(LADDER)), key=lambda i: abs(math.log(LADDER[i] / factor)))

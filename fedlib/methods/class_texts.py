@@ -21,7 +21,8 @@ class FedDTR(FedPer):
 
     The defaults are the released code, FibonacciZ/FedDTR, where s is 100 (the paper prints none) and text = "embedding"
     is a free vector for each class: no text goes in. The paper's encoder is text = "mlp". freeze = False: T_k in the
-    place of T (Eq. 1). detach = False: gradients pass through P_k and h (open in the paper). alone: nothing is shared.
+    place of T (Eq. 1). detach = False: gradients pass through P_k and h (open in the paper). alone: nothing
+    is shared but the average head.
     Zhang et al., FedDTR (no preprint).
     """
     text: Encoder = "embedding"

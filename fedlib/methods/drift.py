@@ -192,7 +192,7 @@ class DBE(FedAvg):
     """
     kappa: float = 50.0                  # 50 in the authors' script (CNN on Fashion-MNIST), 1 in MPFT
     mu: float = 1.0                      # 1 there, 0.01 in MPFT
-    memory_rate: float = 1.0             # learning rate of m_k over that of the net; 0: no memory
+    memory_rate: float = 1.0             # learning rate of m_k over the protocol's, which stays; 0: no memory
     limit = dict(kappa=0.0, memory_rate=0.0), "FedAvg"
 
     personal = property(lambda self: self.memory_rate > 0)

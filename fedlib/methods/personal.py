@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
+from fedlib.core import settings
 from fedlib.core.federation import batches
 from fedlib.core.params import buffers, each, load_params, mean, snapshot
 from fedlib.core.seeds import generator, key
@@ -51,7 +52,7 @@ class pFedMe(Personal):
     batch. The server takes w <- (1 - beta) w + beta mean w_k. theta_k is what the client uses (the paper's PM);
     infer = "global" tests w (its GM). Momentum and weight decay of the protocol apply to the steps of theta_k. Only
     trainable parameters are pulled and mixed; batch-norm statistics are those that theta_k saw, averaged. PFLlib's
-    option defaults, lam = 1 and beta = 0, freeze w.
+    option defaults, lam = 1 and beta = 0, freeze w; and what it tests is never theta_k but w_k, in later versions w.
     Dinh et al., NeurIPS 2020, arXiv:2006.08848.
     """
     K: int = 5
@@ -102,9 +103,10 @@ class PerFedAvg(FedAvg):
     rate alpha on a batch of its training data, always the same; adapted = False is FedPall's test of the averaged net.
     Fallah et al., NeurIPS 2020, arXiv:2002.07948.
     """
-    alpha: float = 0.01                  # 0.01 in FedPall; the protocol's lr in PFLlib
+    alpha: float = 0.01                  # 0.01 in FedPall
     beta: float = 0.001                  # 0.01 in FedPall; 0: the protocol's lr, as PFLlib has it now
     adapted: bool = True
+    one_rate: bool = settings.later(False)           # alpha is the rate of the outer step, as in PFLlib
     limit = dict(alpha=0.0, beta=0.0, adapted=False), "FedAvg", "cnn4"   # the pass over B' moves batch-norm statistics
 
     personal = property(lambda self: self.adapted)
@@ -123,7 +125,8 @@ class PerFedAvg(FedAvg):
 
     def inner(self, net, batch, client):
         """w - alpha grad F_k(w; batch), in place."""
-        super().step(net, *batch, client, torch.optim.SGD(net.parameters(), self.alpha), self.loss)
+        alpha = (self.beta or rate(self.protocol, client.round)) if self.one_rate else self.alpha
+        super().step(net, *batch, client, torch.optim.SGD(net.parameters(), alpha), self.loss)
 
     def adapt(self, client):
         if self.adapted:
@@ -150,8 +153,10 @@ class FedAMP(Own):
     with its own net. Similar nets attract each other. A weight is nothing when |w_k - w_j|^2 is far above sigma (then
     u_k is the client's own last net), and u_k lies among the nets when alpha_k <= sigma / (K - 1). Distances cover
     trainable parameters; nothing uses another's batch-norm statistics, so they stay.
-    norm = "released" is PFLlib's |w_k - u_k|, not squared: a pull of length lam / (2 alpha_k) however far u_k is. With
-    the values of its examples (1000, 0.1, 1) that is nearly Local, and the square would throw nets past each other.
+    norm = "released" is |w_k - u_k|, not squared, as PFLlib's line reads: a pull of length lam / (2 alpha_k) however
+    far u_k is. With the values of its examples (1000, 0.1, 1) that is nearly Local, and the square would throw nets
+    past each other. PFLlib takes it of `.data` (since March 2023; before, it was the square), so there it has no
+    gradient, and FedAMP is Local.
     Huang et al., AAAI 2021, arXiv:2007.03797.
     """
     alpha_k: float = 10.0                # ours, for the square; 1000 in PFLlib's examples

@@ -54,7 +54,9 @@ class FACMIC(FedCLIP):
     """FedCLIP + lam LMMD(z, z'): features of the client's own test images, without labels, are drawn to its classes.
 
     It looks at test images while it trains, which no other method here does: its accuracy is transductive. The
-    predictions of z' stand for their classes. Wu et al., MICCAI 2024, arXiv:2410.14707.
+    predictions of z' stand for their classes. Its code compares features of unit length, those of the unlabelled images
+    without the adapter, takes these from the domain held out, and divides by the classes on both sides.
+    Wu et al., MICCAI 2024, arXiv:2410.14707.
     """
     lam: float = 1.0
     limit = dict(lam=0.0), "FedCLIP", "cnn4"     # the pass over z' moves batch-norm statistics

@@ -118,7 +118,9 @@ class FedHEAL(FedAvg):
     is 0, w stays. p_k <- p_k + e_k, scaled to sum 1; e_k <- (1 - beta) e_k + beta |M_k D_k|^2 / sum_j |M_j D_j|^2. The
     first round is FedAvg's, and its weights are the first p. Buffers are averaged with p. window = "after" counts the
     present round before it compares, as FedPall's code does. FedHEAL's code has norms in place of squares, summed over
-    tensors, starts from equal p and masks buffers too; FedPall's leaves buffers as they were after the first round.
+    tensors, starts from equal p, uses distances in the first round already, asks for more than tau, masks buffers too,
+    and rescales only the weights of the average, not the p it keeps (so p becomes a mean over the rounds; here recent
+    ones count). FedPall's leaves buffers as they were after the first round, whose signs it does not count.
     Chen et al., CVPR 2024, arXiv:2405.16585.
     """
     tau: float = 0.3                     # 0.3 on Digits, 0.4 on Office-Caltech and, in FedPall, PACS
@@ -168,7 +170,8 @@ class RUCR(Prototypes):
     u ~ U(low, high), equally many for each class, and the server averages these heads. rectified = "test": they
     predict, and training goes on from FedAvg's head (RUCR's code, in its last 20 rounds). "start": the next round
     starts from them, and FedAvg's net is tested (FedPall's code). Both codes exchange prototypes of the received net in
-    a further trip before training; here they come with the last upload, from the trained nets.
+    a further trip before training; here they come with the last upload, from the trained nets. And both retrain heads
+    in evaluation mode; here a head's batch-norm sees the mixtures, and its running statistics become theirs.
     Huang et al., IEEE TIFS 2024.
     """
     lam: float = 0.1                     # 0.1 in FedPall, 0.15 in RUCR

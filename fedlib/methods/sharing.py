@@ -150,7 +150,8 @@ class COPA(FedPer):
     """F_k(G, H_k) + lam sum_{j != k} CE(H_j(G(x)), y): FedAvg of the body G; heads H_j travel, and are never averaged.
 
     The heads of others `(B, D) -> (B, C)` are frozen copies of what they sent in the round before; the first round has
-    none. Tests ask all heads and average their probabilities; infer = "own" is MarsFL's, which tests the client's net.
+    none. Tests ask all heads and average their probabilities; infer = "own" tests the client's net. MarsFL tests the
+    averaged body under the head as first drawn, and has others' heads, all alike, in the first round too.
     The authors also mix batch and instance normalisation in early layers and augment strongly; as in MarsFL, this is
     left out. Wu and Gong, ICCV 2021 (no preprint).
     """

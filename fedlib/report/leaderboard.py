@@ -33,8 +33,10 @@ def measured(page: Page) -> pd.DataFrame:
     lines = []
     for p, record in page.found:
         acc, rounds = pd.Series(rules.select(record, page.table.select)), record["rounds"]
-        lines.append((p.block, p.row, p.seed, acc.mean(), acc.min(), sum(r["bytes_up"] for r in rounds) / len(rounds),
-                      min(r["seconds"] for r in rounds)))
+        ends = [0, *(r["round"] for r in rounds)]       # what was sent and the seconds are of all rounds since a test
+        each = [r["seconds"] / (end - start) for r, start, end in zip(rounds, ends, ends[1:]) if end > start]
+        lines.append((p.block, p.row, p.seed, acc.mean(), acc.min(), sum(r["bytes_up"] for r in rounds) / ends[-1],
+                      min(each)))
     return pd.DataFrame(lines, columns=["block", "method", "seed", "accuracy", "worst", "up", "seconds"])
 
 

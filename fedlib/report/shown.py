@@ -240,7 +240,8 @@ def why(ident: str, results: Path | None = None) -> dict:
     given = next(c for c in table.claims if c["id"] == ident)
     given = claims.in_tuned_form(given, table, line["profile"]) if line["rows"] == "tuned" else given
     if line["profile"]:
-        wanted = [given["better"], *claims.rivals(given, table, [r["name"] for r in table.rows])]
+        names, forms = [r["name"] for r in table.rows], given.get("forms", {})
+        wanted = [*claims.variants(given["better"], table, forms, names), *claims.rivals(given, table, names)]
         planned = [*table.runs(line["profile"]), *table.references(line["profile"])]
         mine = [p for p in planned if p.block == given["block"] and p.row in (*wanted, tables.CONSTANT, tables.COMMON)]
         cells = filled.values(table, line["profile"], results, planned=mine)

@@ -518,7 +518,7 @@ def test_a_failed_run_stops_no_other_and_two_jobs_give_the_records_of_one(planne
     assert problem.startswith("FedProx, b, seed 0: FedProx (seed 0) diverged in round 1") and str(log) in problem
     assert "diverged" in log.read_text() and names(log.parent) == [log.with_suffix(".failed").name, log.name]
     failure = failures.read(bad, tmp_path / "r")
-    assert failure["kind"] == failures.MISTAKE and "diverged in round 1: the loss is not finite" in failure["why"]
+    assert failure["kind"] == failures.DIVERGED and "diverged in round 1: the loss is not finite" in failure["why"]
     assert names(tmp_path / "r" / "tiny_digits") == sorted(p.run.path(tmp_path).name for p in good)
     for p in good:
         alone = records.read_record(loop.train(p.run, tmp_path / "alone"))

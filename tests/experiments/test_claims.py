@@ -378,7 +378,7 @@ def test_rows_that_were_not_tuned_alike_are_no_evidence():
     rows = [good | {"row": r, "by": [tries, 100, 101]} for r, tries in (("a", 3), ("b", 3), ("c", 1))]
     assert evidence.faults(rows[:2]) == [] and evidence.faults(rows) == ["rows were not tuned alike"]
     rows[0] |= {"learned": None}        # of three seeds
-    assert evidence.faults(rows[:2]) == ["the constant answer was run with one seed"]
+    assert evidence.faults(rows[:2]) == ["the constant answer was not run with every seed"]
 
 
 def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
@@ -391,7 +391,7 @@ def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
     small_paper.fill(results, table.references("mini"), lambda p: 10.0)
     every = judge_all(results).set_index("id")
     assert list(every.verdict) == [SUPPORTED, SUPPORTED, NOT_EVIDENCE] and set(every.profile) == {"mini"}
-    assert every.loc["again"].reason == "the same runs already stand behind over-x"
+    assert every.loc["again"].reason == "the same numbers already stand behind over-x"
     assert list(every.holm.notna()) == [True, True, False]
 
 
@@ -556,3 +556,127 @@ def test_the_number_of_the_round_is_no_rise():
     flat = [{"round": r, "acc": {"ood": 50.0, "ind": 60.0, "rounds": r}} for r in range(1, 201)]
     assert evidence.rise(flat) == 0
     assert evidence.rise([r | {"acc": r["acc"] | {"ood": r["round"] / 2}} for r in flat]) == 10
+
+
+# a claim about one column; several readings; rivals whose runs are no evidence
+
+def by_domain(case, row: str, curves: dict):
+    """Records of a row with a curve of its own in each domain, the same with every seed but for its number."""
+    for p in [p for p in case.table.runs("mini") if p.row == row]:
+        record = small_paper.a_record(p, [0.0] * 10)
+        record["rounds"] = [r | {"acc": {d: curve[i] + p.seed * (row == "new") for d, curve in curves.items()}}
+                            for i, r in enumerate(record["rounds"])]
+        records.write_record(p.run.path(case.results), record)
+
+
+def test_a_claim_about_one_domain_looks_at_the_curve_of_that_domain(case):
+    """x rises in one domain and falls as much in the other: its mean stands still."""
+    case.fill(new=[60, 61, 62], x=[50, 50, 50])
+    by_domain(case, "x", {"scans": [40.0] * 6 + [45, 45, 50, 50], "street": [60.0] * 6 + [55, 55, 50, 50]})
+    rows = evidence.of_rows(case.table, "mini", case.results).query("row == 'x'").set_index("setting")
+    assert rows.rise.to_dict() == {"scans": 5.0, "street": -5.0, "avg": 0.0}
+    assert rows.settled.to_dict() == {"scans": False, "street": True, "avg": True}
+    assert rows.gain.to_dict() == {"scans": 10.0, "street": 0.0, "avg": 0.0}
+
+
+@pytest.mark.parametrize("one, other", [((3, 3.2, 3.3), (10, 15, 17.5)), ((10, 15, 17.5), (3, 3.2, 3.3))])
+@pytest.mark.parametrize("sign, verdict", [(1, SUPPORTED), (-1, CONTRADICTED)])
+def test_of_several_readings_the_nearest_is_named_with_the_highest_p(case, one, other, sign, verdict):
+    """y is above x, or below, with either weight: the smaller lead counts, and the order of the rows says nothing."""
+    x = [50, 51, 51.5]
+    case.fill(x=x, new=x, y=[v + sign * gap for v, gap in zip(x, one)],
+              other=[v + sign * gap for v, gap in zip(x, other)])
+    found = claims.judge({"block": "b", "setting": "avg", "better": "y", "than": ["x"]},
+                         claims.values(case.table, "mini", case.results),
+                         evidence.of_rows(case.table, "mini", case.results), case.table)
+    assert (found["verdict"], round(found["mean"], 3)) == (verdict, sign * 3.167)
+    assert found["p"] == pytest.approx(claims.p_value([10, 15, 17.5])) and claims.p_value([3, 3.2, 3.3]) < found["p"]
+    assert found["evidence"].startswith("y, other weight: ") == (one[0] == 10)
+
+
+def test_a_rival_that_is_no_evidence_does_not_hide_one_that_contradicts(case):
+    """y is further ahead and still rises; x, with good runs, contradicts by itself."""
+    rising = [[60.0] * 8 + [80 + k, 80 + k] for k in (0, 0.5, 1)]
+    case.fill(new=[50, 51, 52], x=[60, 61.2, 61.9], y=rising, other=rising)
+    best = judge_claims(case.table, "mini", case.results).set_index("id").loc["best"]
+    assert (best.verdict, best.over) == (CONTRADICTED, "x")
+
+
+def test_what_has_no_verdict_does_not_stand_before_what_has(tmp_path, monkeypatch):
+    """The first table's rows are as given, the second's tuned; the second's verdict is the only one."""
+    over_x = f"[[claims]]{CLAIMS.split('[[claims]]')[1]}"
+    again = over_x.replace('id = "over-x"', 'id = "again"').replace('table = "t"', 'table = "u"')
+    second = f'[tables.u]\ntitle = "U"\nblocks = ["b"]\nseeds = [0, 1, 2]\nselect = "last"\nrows = [{ROWS}]\n'
+    given = ROWS.replace(", tuned = true", "")
+    small_paper.use(tmp_path, monkeypatch, small_paper.content(given, range(3), "rounds = 4, lr = 0.05",
+                                                              second + over_x + again), PRINTED)
+    u, results = tables.load_table("small/u"), tmp_path / "results"
+    small_paper.fill(results, u.runs("mini"), lambda p: {"new": 60.0 + p.seed}.get(p.row, 50.0))
+    small_paper.fill(results, u.references("mini"), lambda p: 10.0)
+    every = judge_all(results).set_index("id")
+    assert every.verdict.to_dict() == {"over-x": NOT_EVIDENCE, "again": SUPPORTED}
+    assert claims.said_before(u, "mini", results) == {}
+
+
+def test_two_columns_with_one_mean_are_two(case):
+    """Three images one way, three the other: mean and interval are the same, the differences by seed are not."""
+    case.fill(new=[60, 60, 60], x=[50, 50, 50])
+    by_domain(case, "x", {"scans": [50.0] * 10, "street": [50.0] * 10})
+    for p, scans in zip([p for p in case.table.runs("mini") if p.row == "x"], (3.0, 6.0, 3.5), strict=True):
+        record = records.read_record(p.run.path(case.results))
+        street = {0: 6.0, 1: 3.0, 2: 3.5}[p.seed]
+        record["rounds"] = [r | {"acc": {"scans": 60 - scans, "street": 60 - street}} for r in record["rounds"]]
+        records.write_record(p.run.path(case.results), record)
+    by_domain(case, "new", {"scans": [60.0] * 10, "street": [60.0] * 10})
+    one = {"id": "one", "source": "", "says": "", "block": "b", "better": "new", "than": ["x"], "setting": "scans"}
+    table = dataclasses.replace(case.table, claims=[one, one | {"id": "two", "setting": "street"}])
+    found = judge_claims(table, "mini", case.results)
+    assert found["mean"].round(6).nunique() == 1 and list(found.verdict) == [SUPPORTED, SUPPORTED]
+
+
+def test_rows_learn_when_the_constant_answer_has_each_of_their_seeds(case):
+    """With the two seeds that flatter it alone nothing is known."""
+    case.fill(constant=None, new=[60, 61, 62, 5, 6], x=[50, 51, 52, 3, 4])
+    small_paper.fill(case.results, case.table.references("mini", [0, 1]), lambda p: 20.0)
+    rows = evidence.of_rows(case.table, "mini", case.results).query("setting == 'avg'").set_index("row")
+    assert rows.learned.isna().all()
+    assert "the constant answer was not run with every seed" in evidence.faults(rows.reset_index().to_dict("records"))
+    small_paper.fill(case.results, case.table.references("mini"), lambda p: 20.0)
+    assert not evidence.of_rows(case.table, "mini", case.results).learned.any()
+
+
+def test_a_blow_up_between_two_tests_is_one(case):
+    """The mean of five rounds is below the bound, one of them is not."""
+    case.change(x={"protocol": {"test_every": 5}})
+    case.fill(new=[60, 61, 62])
+    for p in [p for p in case.table.runs("mini") if p.row == "x"]:
+        record = small_paper.a_record(p, [50.0] * 10)
+        record["rounds"] = [r | {"train_loss": 4500.0 + p.seed if r["round"] == 3 else 1.0} | dict.fromkeys(
+            ("bytes_up", "bytes_down", "seconds"), 1) for r in record["rounds"]]
+        record["rounds"] = [r if r["round"] % 5 == 0 else {k: v for k, v in r.items() if k not in ("acc", "loss")}
+                            for r in record["rounds"]]
+        records.write_record(p.run.path(case.results), record)
+    line = evidence.of_rows(case.table, "mini", case.results).set_index(["setting", "row"]).loc["avg", "x"]
+    assert line.diverged and line.loss == 4502
+    read = records.read_record(p.run.path(case.results))["rounds"]
+    assert [r["train_loss"] for r in read] == [901.2, 1.0] and [r["bytes_up"] for r in read] == [5, 5]
+
+
+def test_a_mean_needs_every_domain(case):
+    """A record whose last round lacks a domain, as one across machines may, has no mean there."""
+    case.fill(new=[60, 61, 62], x=[50, 50, 50])
+    path = next(p for p in case.table.runs("mini") if (p.row, p.seed) == ("x", 1)).run.path(case.results)
+    record = json.loads(path.read_text())
+    record["rounds"][-1] |= {"acc": {"scans": 90.0}, "absent": ["street"]}
+    records.write_record(path, record)
+    cells = filled.values(case.table, "mini", case.results).query("row == 'x' and setting == 'avg'")
+    assert list(cells.seed) == [0, 2]
+
+
+def test_tests_of_ones_own_count_together():
+    """Two clients of a domain with 12 and 20 test images of their own: one of the 32; alike sizes: one test of all."""
+    def of(*tests):
+        return {"made": {"data": {"clients": [{"domain": d, "test": n} for d, n in tests]}}, "rounds": [{}]}
+    assert power.smallest(of(("a", 12), ("a", 20), ("b", 40), ("b", 40))) == ("a", 32)
+    assert power.smallest(of(("a", 90), ("b", 40), ("b", 40))) == ("b", 40)
+    assert power.smallest(of(("a", 90)) | {"rounds": [{"unseen": {"b": 1.0}}]}) == power.smallest(None) == ("", 0)

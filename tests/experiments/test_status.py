@@ -89,6 +89,7 @@ def test_an_overview_in_words():
 # failures
 
 @pytest.mark.parametrize("error,kind", [(UserError("lower lr"), "mistake"), (MemoryError(), "memory"),
+                                        (loop.Diverged("the loss is not finite"), "diverged"),
                                         (torch.cuda.OutOfMemoryError("CUDA out of memory"), "memory"),
                                         (ZeroDivisionError("division"), "bug")])
 def test_a_failure_leaves_where_why_and_the_command_and_a_success_removes_it(table, tmp_path, monkeypatch, error, kind):

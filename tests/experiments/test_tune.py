@@ -6,7 +6,7 @@ import small_paper
 
 from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
-from fedlib.experiments import batch, evidence, tables, tune
+from fedlib.experiments import batch, evidence, failures, tables, tune
 from fedlib.experiments.claims import judge_claims
 from fedlib.experiments.results import results_folder
 from fedlib.report import shown
@@ -267,6 +267,24 @@ def test_one_try_that_is_left_and_diverges_does_not_keep_the_choice_back(small, 
     assert said[-3:] == ["failed: the loss is not finite",
                          "b.mini: FedAvg: as it is given; 70.00 % on validation samples, 70.00 as given",
                          f"kept in {tables.tuned_file('small/t')}"]
+
+
+@pytest.mark.parametrize("error, code", [(loop.Diverged("the loss is not finite"), 1), (MemoryError(), None)])
+def test_a_try_that_failed_otherwise_has_not_been_tried(small, error, code):
+    """What diverged says something of its rate; what lacked memory, or was killed, does not, and is tried again."""
+    table = load()
+    *done, last = tune.tries(table, "mini", rows=["FedAvg"], count=3, seeds=(100,))
+    small_paper.fill(small, done, lambda p: 70.0 if p.run.protocol.lr == 0.05 else 60.0)
+    failures.write(last, error, small)
+    assert batch.ended(last, small) == bool(code)
+    kept = batch.keep_choices(table, "mini", [*done, last], small, None, ["FedAvg"], 3, (100,))
+    assert set(kept.get("b.mini", {})) == ({"FedAvg"} if code else set())
+
+
+def test_one_try_alone_lies_at_the_end(small):
+    row = next(r for r in load().rows if r["name"] == "FedAvg")
+    won = {"settings": {}, "protocol": {}, "tries": 1}
+    assert tune.beyond(load(), row, "b", "mini", won) and not tune.beyond(load(), row, "b", "mini", won | {"tries": 3})
 
 
 def test_no_row_may_have_the_name_of_a_tuned_form(tmp_path, monkeypatch):

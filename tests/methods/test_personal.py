@@ -95,6 +95,17 @@ def test_perfedavg_outer_rate_is_the_protocols_at_0():
     assert at_rate(opt, 0.3).param_groups[0]["lr"] == at_rate(opt, 0.0).param_groups[0]["lr"] == 0.3
 
 
+def test_perfedavg_has_one_rate_for_both_steps_where_asked():
+    """PFLlib's: the protocol's, and that of the outer step where that has its own."""
+    for given, same in (({}, 0.25), ({"beta": 0.125}, 0.125)):
+        nets = []
+        for setting in ({"one_rate": True, "alpha": 9.0}, {"alpha": same}):
+            client = client_at(1.0, [3.0, 5.0, 9.0])
+            learner("PerFedAvg", {"beta": 0.0} | given | setting).local(client)
+            nets.append(weight(client.net))
+        assert nets[0] == nets[1] != 1.0
+
+
 def test_perfedavg_adapts_before_a_test_always_on_the_same_batch():
     client = client_at(1.0, [3.0, 5.0, 9.0])
     method = learner("PerFedAvg", {"alpha": 0.5})

@@ -21,6 +21,18 @@ def found(board):
     return statistics.against(board.means[board.compared], "FedAvg")
 
 
+def test_what_a_round_sends_and_takes_does_not_depend_on_how_often_it_is_tested():
+    """Sums of two rounds from test to test, in the first of them of one; a test before training is no round."""
+    def line(start, *rounds):
+        every = [{"round": r, "acc": {"a": 50.0}, "bytes_up": 100 * n, "seconds": s * n} for r, n, s in rounds]
+        page = SimpleNamespace(found=[(SimpleNamespace(block="b", row="x", seed=0), {"rounds": start + every})],
+                               table=SimpleNamespace(select="last"))
+        return leaderboard.measured(page).iloc[0][["up", "seconds"]].tolist()
+    untrained = [{"round": 0, "acc": {"a": 10.0}, "bytes_up": 0, "seconds": 0.0}]
+    assert line([], (1, 1, 3.0), (2, 1, 2.0)) == line(untrained, (1, 1, 3.0), (2, 1, 2.0)) == [100, 2.0]
+    assert line([], (2, 2, 3.0), (4, 2, 2.0), (5, 1, 4.0)) == [100, 2.0]
+
+
 # by hand
 
 def small(evidence=(), **attributes):

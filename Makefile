@@ -94,7 +94,9 @@ gpu: $(INSTALLED) ## on a GPU: compare it with a CPU's record, count launches an
 	@$(PY) -m fedlib status workflow/gpu.toml
 
 # More of Snakemake's options: make batch ... ARGS="-n"
-TABLE ?= i2pfl/table2
+ifneq ($(filter batch,$(MAKECMDGOALS)),)
+$(if $(TABLE),,$(error name the table: make batch TABLE=i2pfl/table2))
+endif
 PROFILE ?= mini
 WHERE ?= laptop
 TARGET ?= pages

@@ -138,6 +138,11 @@ def check_name(name: str, root: Path):
 
 # what there is
 
+def closed(error: OSError):
+    """A folder that cannot be read: a site must not go missing unsaid."""
+    raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+
 def in_folders(root: Path, layout: str, ignored: Counter) -> list[Sample]:
     """The pictures below a folder, sorted by path; what is none, or lies at another depth, is counted in `ignored`.
 
@@ -148,7 +153,12 @@ def in_folders(root: Path, layout: str, ignored: Counter) -> list[Sample]:
         raise UserError(f"layout '{layout}' is not made of {', '.join(LEVELS)}, each once and class among them; like "
                         "class/site")
     samples, elsewhere = [], []
-    for path in sorted(Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names):
+    for path in sorted(Path(folder, name) for folder, _, names in os.walk(root, onerror=closed, followlinks=True)
+                       for name in names):
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the name of a file is not UTF-8: {ascii(str(path))}; give it another") from error
         folders = [unicodedata.normalize("NFC", w) for w in path.relative_to(root).parts]
         if any(w.startswith(".") or w == "__MACOSX" for w in folders):      # hidden; macOS writes some into archives
             continue
@@ -168,6 +178,11 @@ def in_folders(root: Path, layout: str, ignored: Counter) -> list[Sample]:
             raise UserError(f"no picture in {root} lies as {where}, but {len(elsewhere)} elsewhere, the first at "
                             f"{elsewhere[0].relative_to(root)}; say what its folders are: --layout site/class/patient")
         ignored[f"pictures that do not lie as {where} (the first is {elsewhere[0].relative_to(root)})"] = len(elsewhere)
+    sites = {s.site for s in samples}
+    if samples and (wanted or ["site"])[0] == "site" and sites != {"all"}:
+        there = {plain(unicodedata.normalize("NFC", p.name)) for p in root.iterdir() if p.is_dir()}
+        empty = sorted(site for site in there - sites if not site.startswith(".") and site != "__MACOSX")
+        ignored |= {f"folders without a picture that can be read: {', '.join(empty)}": len(empty)} if empty else {}
     if not layout and samples and {s.site.lower() for s in samples} <= set(SPLITS):
         raise UserError(f"the folders in {root} are splits ({', '.join(sorted({s.site for s in samples}))}), not "
                         "sites; say so: --layout split/class, or split/site/class")

@@ -48,13 +48,13 @@ def call(arguments: list) -> int:
             raise
         return fail("a client trains on one sample, and batch-norm has no spread of one: take normalisation = group, a "
                     "larger batch or fewer clients")
+    except (KeyboardInterrupt, click.Abort):        # Abort is a RuntimeError
+        return fail("interrupted; run it again to continue", 130)
     except (MemoryError, RuntimeError) as error:
         from fedlib.experiments import failures  # torch is there by now, and takes two seconds where it is not
         if not failures.lacked_memory(error):
             raise
         return fail("the memory does not hold this net and its batches: take a smaller width, size or batch")
-    except (KeyboardInterrupt, click.Abort):
-        return fail("interrupted; run it again to continue", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

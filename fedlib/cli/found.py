@@ -115,7 +115,19 @@ def verify(files, rounds, checkpoint, draw, device, as_json):
     files = [f for folder in files for f in verifying.drawn(folder, draw, datetime.date.today())] if draw else files
     if folders := [str(f) for f in files if Path(f).is_dir()]:
         raise UserError(f"{', '.join(folders)} is a folder: name its records, or draw some with --draw")
-    known = verifying.plans()
-    found = [verifying.verify(file, rounds, checkpoint, device, known) for file in files]
-    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(map(verifying.in_words, found)))
+    if checkpoint and len(files) > 1:
+        raise UserError("--checkpoint is of one run: name its record alone")
+    known, found = verifying.plans(), []
+    for file in files:
+        try:
+            found.append(verifying.verify(file, rounds, checkpoint, device, known))
+        except UserError as error:      # what others sent is evidence: none of it is deleted, and the rest is seen too
+            why = str(error).partition("; delete it")[0]
+            if len(files) == 1:
+                raise UserError(why) from error
+            found.append({"record": str(file), "trusted": False, "why": why})
+        if not as_json:
+            click.echo(verifying.in_words(found[-1]))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
     return int(not all(f["trusted"] for f in found))

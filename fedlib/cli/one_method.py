@@ -159,7 +159,8 @@ def with_usual(dataset: str, sets: list[str]) -> list[str]:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--port", default=9094, show_default=True, help="Where its own processes meet, on this machine alone.")
+@click.option("--port", default=9094, show_default=True, type=click.IntRange(1, 65535),
+              help="Where its own processes meet, on this machine alone.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def node(port, words):
     """Be a node of a federation: `flower-supernode` with its WORDS, torch loaded once for all messages."""

@@ -58,10 +58,16 @@ def data(name, root, size, domains, skip_corrupt, download, layout, seed):
         from fedlib.methods import own_code
         name = own_code.dataset_name(name)
     if root and name not in registry.DATASETS or layout or seed is not None:
+        if domains or download:
+            raise UserError("--domains and --download are of published sets; your own files are prepared whole")
         own = registry.own_files()
         return click.echo(prepare.summary(own.prepare_own(name, root, size, layout or "", seed or 0, skip_corrupt,
                                                           click.echo)))
     wanted = tuple(filter(None, (domains or "").split(",")))
+    try:
+        registry.reader_of(name)
+    except UserError as error:
+        raise UserError(f"{error}; your own: fedlib data {name} --from FOLDER or FILE.csv") from error
     click.echo(prepare.summary(prepare.prepare(name, size, root, click.echo, skip_corrupt, download, wanted)))
 
 

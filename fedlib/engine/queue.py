@@ -69,11 +69,11 @@ def work(path: Path, results: Path, device: str, deadline: float | None, togethe
 def main(words: list[str] | None = None) -> int:
     """0: every run has a record; 3: some are left."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--minutes", type=float)
+    parser.add_argument("file", type=Path, help="what `fedlib campaign --write` wrote")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where records go [results]")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: jobs share all of them [cpu]")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once [1]")
+    parser.add_argument("--minutes", type=float, help="stop cleanly after so many; what is left goes on another time")
     parser.add_argument("--stack", type=stack.asked, help="clients that train at once: auto, 1, 20 [1; auto on a GPU]")
     parser.add_argument("--finish", action="store_true", help="begin nothing that would not end in time: for machines "
                         "whose checkpoints do not stay")

@@ -292,7 +292,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
               progress=print) -> int:
     """Train those of the planned runs that lack something; returns the exit code of `fedlib run`.
 
-    One that is left is trained in this process; alone: it was asked for by itself, so a spent budget is STOPPED.
+    One that is left is trained in this process; alone: they were asked for by name, so a spent budget is STOPPED.
     """
     stack = stacked.asked(stack or str(stacked.usual(device)))
     for p in planned:
@@ -300,7 +300,8 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
             records.read_record(p.run.path(results))
     todo = list({p.run.digest: p for p in planned if not p.done(results)}.values())     # a tuned row may be as given
     budget = seconds(budget) if budget else None
-    say(f"{ident}, {profile}: {len(planned) - len(todo)} of {len(planned)} records are there, {len(todo)} to train")
+    there = f"{len(planned) - len(todo)} of {len(planned)} records are in {results}"
+    say(f"{ident}, {profile}: {there}, {len(todo)} to train")
     if not todo:
         return 0
     machine.check_device(device)
@@ -319,7 +320,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
     say(f"\n{outcome['done']} trained, {outcome['left']} left{others}{stopped}")
     for problem in outcome["failed"]:
         print(f"failed: {problem}", file=sys.stderr)
-    return 1 if outcome["failed"] else 0
+    return 1 if outcome["failed"] else STOPPED if alone and outcome["left"] else 0
 
 
 def ready(todo: list, device: str, say):
@@ -352,7 +353,8 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
 
     how: as for `run_table`. Rows whose tries are not all there yet are left for the next call.
     """
-    choice, planned, code = (blocks, rows, count, seeds), [], 0
+    known = [r["name"] for r in tables.load_table(ident).rows if not tables.is_tuned(r["name"])]
+    choice, planned, code = (blocks, rows and [pick("row", r, known) for r in rows], count, seeds), [], 0
     while all(ended(p, results) for p in planned):
         table, before = tune.reaching(tables.load_table(ident)), len(planned)
         planned = tune.tries(table, profile, *choice)

@@ -22,6 +22,9 @@ class Compared(Table):
     def runs(self, profile: str, seeds=None) -> list[Planned]:
         return [p for p in self.made if seeds is None or p.seed in seeds]
 
+    def drawn(self, block: str, profile: str) -> list[int]:
+        return sorted({p.seed for p in self.made if p.block == block})
+
     def references(self, profile: str, seeds=None) -> list[Planned]:
         return [p._replace(row=CONSTANT) for p in self.runs(profile, seeds) if p.run.method == "Constant"]
 
@@ -46,8 +49,9 @@ def of_records(files: list[Path], select: str = "last") -> tuple[Compared, Path]
     blocks, rows, made, trained = {}, {}, {}, []
     for path, run in runs.items():
         block = " ".join([run.data.name, *differing("data", run, every)])
-        row = ", ".join([run.method, *differing("settings", run, [r for r in every if r.method == run.method]),
-                         *(word for part in ("net", "protocol") for word in differing(part, run, every))])
+        beside = [r for r in every if r.data == run.data]
+        row = ", ".join([run.method, *differing("settings", run, [r for r in beside if r.method == run.method]),
+                         *(word for part in ("net", "protocol") for word in differing(part, run, beside))])
         if other := made.get((block, row, run.seed)):
             raise UserError(f"{path} and {other.run.path(path.parents[1])} differ in nothing that a row shows")
         columns = blocks.setdefault(block, {"title": block, "columns": {}, PROFILE: {}})["columns"]
@@ -84,14 +88,15 @@ def shown(value) -> str:
 
 
 def differences(table: Compared, results: Path, to: str = "", rule: str | None = None) -> pd.DataFrame:
-    """Every row minus the row `to` (FedAvg, or the first), paired by seed: block, row, to, mean, half of the 95 %
-    interval, n; the mean over the domains."""
-    names = [row["name"] for row in table.rows]
-    to = pick("row", to, names) if to else next((n for n in names if n.startswith("FedAvg")), names[0])
+    """Every row minus the row `to` (of each block FedAvg, or the first), paired by seed: block, row, to, mean, half of
+    the 95 % interval, n; the mean over the domains."""
+    names, given = [row["name"] for row in table.rows], to and pick("row", to, [row["name"] for row in table.rows])
     cells = values(table, PROFILE, results, rule)
     wide = cells[cells.setting == "avg"].pivot(index=["block", "seed"], columns="row", values="value")
     lines = []
     for block, part in wide.groupby("block"):
-        gaps = {row: (part[row] - part[to]).dropna() for row in names if row in part and to in part and row != to}
+        here = [row for row in names if row in part and part[row].notna().any()]
+        to = given or next((row for row in here if row.partition(",")[0] == "FedAvg"), here[0])
+        gaps = {row: (part[row] - part[to]).dropna() for row in here if to in here and row != to}
         lines += [(block, row, to, *interval(gap), len(gap)) for row, gap in gaps.items() if len(gap)]
     return pd.DataFrame(lines, columns=["block", "row", "to", "mean", "half", "n"])

@@ -69,7 +69,7 @@ def drawn(folder: Path, number: int, day: datetime.date) -> list[Path]:
     UserError: there is none.
     """
     here = {json.loads(path.read_text()).get("digest") for path in prepare.folder().glob("*.json")} - {None}
-    every = sorted(folder.glob("*/*.json"))
+    every = sorted(folder.glob("*/*.json")) or sorted(folder.glob("*-*.json"))
     random.Random(day.isoformat()).shuffle(every)
     found = (path for path in every if can_be_trained(records.read_record(path), here))
     some = [path for path, _ in zip(found, range(number))]
@@ -123,7 +123,9 @@ def mean(values: dict) -> float:
 
 
 def in_words(found: dict) -> str:
-    """For a reader of a terminal: the answer first."""
+    """For a reader of a terminal: the answer first. why: of what could not be looked at."""
+    if "why" in found:
+        return f"{found['record']}: NOT verified\n  {found['why']}"
     lines = [f"{found['record']}: " + ("what was trained again agrees" if found["trusted"] else "NOT verified")]
     lines += [f"  planned in {', '.join(found['planned'])}" if found["planned"] else "  no table plans such a run"]
     lines += ["  of the same data" if found["data"] else "  of other data than are prepared here"]

@@ -170,11 +170,13 @@ def power_text(found: list[dict]) -> str:
 
 def reproduced(ident: str, profile: str, fresh: Path, results: Path | None = None) -> pd.DataFrame:
     """Printed, committed and fresh averages of the runs that have a fresh record: block, row, seeds, printed,
-    committed, fresh, difference, equal (in every accuracy of every round).
+    committed, fresh, difference, equal (in every accuracy of every round). UserError: none.
     """
     table, lines = tables.load_table(ident), []
     there = {p.run.digest: r for p, r in filled.records_of(table, profile, results_folder(results))}
     made = filled.records_of(table, profile, fresh)
+    if not made:
+        raise UserError(f"no record of {ident}, profile {profile}, in {fresh}")
     cells = filled.compare(table, profile, fresh)
     printed = cells[cells.setting == table.settings(cells.block.iloc[0])[-1]].set_index(["block", "row"]).printed
     for block, row in dict.fromkeys((p.block, p.row) for p, _ in made):
@@ -249,7 +251,7 @@ def why(ident: str, results: Path | None = None) -> dict:
         for p, record in filled.records_of(table, line["profile"], results, planned=mine):
             made = record["made"]
             lines.append({"row": p.row, "seed": p.seed, "value": round(float(cells[p.row, p.seed]), 2),
-                          "file": str(p.run.path(results)), "command": failures.command(p),
+                          "file": str(p.run.path(results)), "command": f"{failures.command(p)} --results again",
                           "commit": made.get("commit", ""), "hardware": made.get("hardware", "")})
     return {"claim": line, "records": lines}
 

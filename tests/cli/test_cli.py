@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 import small_paper
 import torch
@@ -217,7 +218,7 @@ def test_a_table_is_trained_within_a_time_budget_and_shown(fedlib, small, tmp_pa
     code, out, _ = fedlib(*args)
     assert code == 0 and "» round 4/4" in out and "round 2/4" not in out
     assert [p.name for p in path.parent.glob("FedAvg*")] == [path.name]
-    assert "2 of 2 records are there, 0 to train" in fedlib(*args)[1]
+    assert "2 of 2 records are in " in fedlib(*args)[1]
 
     whole = records.read_record(loop.train(small, tmp_path / "whole"))
     assert numbers(records.read_record(path)) == numbers(whole)
@@ -237,6 +238,33 @@ def test_a_child_says_by_its_exit_code_that_time_stopped_it(fedlib, small, tmp_p
     code, out, _ = fedlib("run", "small/t", "--only", small.digest, "--results", tmp_path, "--time-budget", "0.000001s")
     assert code == batch.STOPPED and "stopped after round 0 of 4" in out
     assert not list(tmp_path.glob("tiny_digits/*"))
+
+
+def test_so_says_the_command_for_several_runs(fedlib, small, tmp_path):
+    words = "run", "small/t", "--seeds", "0,1", "--results", tmp_path, "--time-budget", "0.000001s"
+    assert fedlib(*words)[0] == 0
+    code, out, _ = fedlib(*words, "--only", "FedAvg")
+    assert code == batch.STOPPED and "2 left" in out and f"0 of 2 records are in {tmp_path}" in out
+
+
+@pytest.mark.parametrize("error", [click.Abort(), KeyboardInterrupt()])
+def test_an_interruption_is_one_line(fedlib, error, monkeypatch):
+    def interrupted(*args, **how):
+        raise error
+    monkeypatch.setattr(loop, "train", interrupted)
+    code, out, err = fedlib("train", "FedAvg", "--data", "mini_digits", "--rounds", 1)
+    assert code == 130 and err.lstrip() == "fedlib: interrupted; run it again to continue\n"
+
+
+def test_a_name_that_is_nobodys_is_said(fedlib, small, tmp_path):
+    assert "your own: fedlib data my_x --from FOLDER" in fedlib("data", "my_x")[2]
+    assert "are of published sets" in fedlib("data", "my_x", "--from", tmp_path, "--download")[2]
+    assert "unknown row 'FedAvgg'; did you mean 'FedAvg'" in fedlib("tune", "small/t", "--row", "FedAvgg")[2]
+    other = replace(small, seed=9)
+    rounds = [{"round": r, "acc": {"scans": 50.0, "street": 20.0}, "train_loss": 1.0} for r in range(1, 5)]
+    records.write_record(other.path(tmp_path), {"run": other.spec, "made": {"seconds": 1.0}, "rounds": rounds})
+    assert "no record of small/t, profile mini, in " in fedlib(
+        "check", tmp_path, "--table", "small/t", "--profile", "mini", "--results", tmp_path)[2]
 
 
 def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_path):

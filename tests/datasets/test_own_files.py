@@ -145,6 +145,25 @@ def test_what_is_ignored_is_counted(tmp_path):
     assert all(words in said for words in ("1 .dcm", "1 .txt", "1 files without an ending"))
 
 
+def test_a_site_without_pictures_is_named(tmp_path):
+    root = folders(tmp_path / "in")
+    (root / "empty").mkdir()
+    (root / "gifs").mkdir()
+    (root / "gifs/a.gif").write_bytes(b"GIF89a")
+    _, said = prepared(root)
+    assert "2 folders without a picture that can be read: empty, gifs" in said
+
+
+def test_a_folder_or_a_name_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    def walk(root, onerror, **how):
+        onerror(PermissionError(13, "Permission denied", str(root / "north")))
+    with monkeypatch.context() as patch:
+        patch.setattr(own_files.os, "walk", walk)
+        assert "north cannot be read (Permission denied)" in fails(folders(tmp_path / "in"))
+    paint(tmp_path / "in" / "Bad\udce9" / "ill" / "1.png", format="PNG")
+    assert "is not UTF-8: " in fails(tmp_path / "in")
+
+
 def test_capitals_make_no_class_and_grades_are_in_order(tmp_path):
     folders(tmp_path / "in", ("a",), ("Grade 2", "grade 10"))
     folders(tmp_path / "in", ("b",), ("grade 2", "grade 10"), n=4)

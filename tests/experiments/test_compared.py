@@ -46,6 +46,20 @@ def test_rows_are_what_differs_and_differences_are_paired_by_seed(runs):
     assert shown.compared([runs], to="FedProx, mu = 1")[1]["differences"][0]["mean"] == -20.0
 
 
+def test_sets_that_were_trained_otherwise_have_rows_of_their_own_and_their_own_reference(runs):
+    """A rate that is another set's is no part of a row's name; FedAvgM is not FedAvg; seeds are a block's."""
+    other = {"name": "tiny_digits", "domains": ["scans", "street"], "fraction": 0.25}
+    for method in ("FedAvgM", "FedAvg", "Local"):
+        kept(runs, method, 7, (40, 50), lr=0.5, data=other)
+    table, found = shown.compared([runs])
+    names = {r["name"] for r in table.rows}
+    assert {"FedAvg", "FedAvgM", "Local"} <= names and not any("lr" in name for name in names)
+    assert {d["to"] for d in found["differences"]} == {"FedAvg"}
+    assert [table.drawn(b, compared.PROFILE) for b in table.blocks] == [[0, 1, 2], [7]]
+    again = shown.compared([runs], to="Local")[1]["differences"]
+    assert {d["row"] for d in again} == {"FedAvg", "FedAvgM"}
+
+
 @pytest.mark.parametrize(("method", "seed"), [("FedProx", 2), ("FedAvg", 1)], ids=["another row", "another seed"])
 def test_runs_on_other_data_of_the_same_name_are_not_compared(runs, method, seed):
     """A set that was prepared anew with other rows was paired by seed with the old one: -58.33 ± 0.00."""
@@ -77,8 +91,8 @@ def test_another_rate_is_another_row_and_other_data_another_block(runs):
     kept(runs, "FedAvg", 0, (40, 40), lr=0.5)
     kept(runs, "FedAvg", 0, (30, 30), data=DATA | {"fraction": 0.25})
     table, _ = compared.of_records([runs])
-    assert [r["name"] for r in table.rows] == ["FedAvg, lr = 0.05", "FedAvg, lr = 0.5", "FedProx, mu = 0.01, lr = 0.05",
-                                               "FedProx, mu = 1, lr = 0.05"]
+    assert {r["name"] for r in table.rows} == {"FedAvg, lr = 0.05", "FedAvg, lr = 0.5", "FedProx, mu = 0.01, lr = 0.05",
+                                               "FedProx, mu = 1, lr = 0.05", "FedAvg"}      # the last on other data
     assert sorted(table.blocks) == ["tiny_digits fraction = 0.25", "tiny_digits fraction = 0.5"]
 
 

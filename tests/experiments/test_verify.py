@@ -84,6 +84,17 @@ def test_a_record_that_was_cut_is_none(given, fedlib):
     assert code == 2 and "it ends before the rounds that were asked for" in err
 
 
+def test_one_bad_record_does_not_hide_the_others_and_nothing_is_to_be_deleted(given, fedlib, tmp_path):
+    good, bad = given(), tmp_path / "FedAvg-0123456789ab.json"
+    bad.write_text("{")
+    code, out, err = fedlib("verify", bad, good)
+    assert code == 1 and out.index(f"{bad}: NOT verified") < out.index(f"{good}: what was trained again agrees")
+    assert "delete" not in out + err and "delete" not in fedlib("verify", bad)[2]
+    listed = json.loads(fedlib("verify", bad, good, "--json")[1])
+    assert [f["trusted"] for f in listed] == [False, True] and "is not a record" in listed[0]["why"]
+    assert "name its record alone" in fedlib("verify", bad, good, "--checkpoint", bad)[2]
+
+
 def test_a_forged_end_is_found_from_a_checkpoint(given, trained, tmp_path):
     _, run, _ = trained
     interrupted(run, tmp_path / "aside", rounds=2)

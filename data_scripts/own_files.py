@@ -107,6 +107,8 @@ def prepare_own(name: str, root, size: int | None = None, layout: str = "", seed
             for path in prepare.paths(name, other)[::-1]:
                 path.unlink(missing_ok=True)
     doubts = own_numbers.doubtful(columns, [s.content for s in samples]) if numbers else []
+    if 2 * len(classes) > len(samples):
+        doubts += [f"{len(classes)} classes in {len(samples)} samples: is the label a measurement?"]
     for line in [*contents(manifest, arrays, shown), *doubts, *[said(ignored)[2:]] * bool(ignored)]:
         say(line)
     return manifest

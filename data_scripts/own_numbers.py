@@ -32,6 +32,8 @@ def number(value: str, column: str, where: str) -> float | None:
         found = math.nan if "_" in value else float(value)      # Python's 1_000 is nobody's number
     except ValueError:
         found = math.nan
+    if FAR <= abs(found) < math.inf:
+        raise UserError(f"{where}: {column} is '{value[:20]}', too large: {FAR:g} is the most")
     if not abs(found) < FAR:
         raise UserError(f"{where}: {column} is '{value[:20]}', which is no number (1.5 has a point; a category is a "
                         "column of 0 and 1 for each of its values; pictures stand in a column path, texts in text)")

@@ -140,7 +140,7 @@ def partition(spec: Data, prepared: prepare.Prepared, seed: int) -> tuple[list[S
     for i, s in enumerate(shares):
         if not held_size(s.train) or not held_size(s.test):
             raise UserError(f"{spec.name}: client {i} of {len(shares)} ({s.domain}) has {held_size(s.train)} training "
-                            f"and {held_size(s.test)} test samples; use fewer clients")
+                            f"and {held_size(s.test)} test samples; use fewer clients, or leave it out of domains")
     unseen = {d: parts[d].test if d in parts else parts_of(spec, prepared, d).test for d in spec.unseen}
     return shares, {} if spec.tuning else unseen      # a choice of settings sees no test sample
 

@@ -66,7 +66,7 @@ def test_rows_without_a_number_are_counted_and_doubtful_columns_named(tmp_path):
 
 @pytest.mark.parametrize("value, words", [("1,5", "width is '1,5', which is no number"), ("inf", "width is 'inf'"),
                                           ("f", "a category is a column of 0 and 1"), ("1_000", "width is '1_000'"),
-                                          ("1e200", "width is '1e200'")])
+                                          ("1e200", "width is '1e200', too large: 1e+30 is the most")])
 def test_a_cell_that_is_no_number_is_named(value, words, tmp_path):
     line = fails(table(tmp_path / "t.csv", [*ROWS, ("ill", "a", "train", value, 1)]))
     assert words in line and "t.csv, line 8" in line
@@ -167,3 +167,13 @@ def test_the_command_line_takes_a_table(tmp_path, capsys):
     assert "mine at 2 features" in capsys.readouterr().out
     manifest = json.loads(prepare.paths("mine", 2)[1].read_text())
     assert manifest["columns"][0][0] == "width" and "divided by their deviation" in manifest["transform"]
+
+
+def test_a_label_that_is_a_measurement_is_doubted(tmp_path):
+    """A class for nearly every row: a quantity was taken for a category."""
+    lines = []
+    for labels, doubted in (([f"{i / 7:.3f}" for i in range(6)], True), ([row[0] for row in ROWS], False)):
+        rows = [(label, *row[1:]) for label, row in zip(labels, ROWS)]
+        prepare_own("mine", table(tmp_path / "t.csv", rows), say=lines.append)
+        assert any("6 classes in 6 samples: is the label a measurement?" in line for line in lines) == doubted
+        lines.clear()

@@ -22,7 +22,7 @@ WON = {"settings": dict, "protocol": dict, "accuracy": float, "given": float}
 # A table of transfer chooses by ood, and by ind; further: factors of the rate, beyond the grid (`tune.reaching`).
 CHOICE = WON | {"tries": int, "seeds": [int], "further?": [float], "ind?": WON}
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
-            "lite": "the real data with a smaller net, fewer rounds or smaller images",
+            "lite": "the real data with a smaller net, less training or smaller images",
             "paper": "the paper's protocol in full"}
 
 # What a table may want beside a record: the module of fedlib.probes that measures and stores it.

@@ -96,7 +96,7 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     found = [f for f in found if f["verdict"] != NOT_RUN] or found
     nearest = {SUPPORTED: -1, CONTRADICTED: 1}      # to zero
     weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["direction"] == UNDECIDED,
-                                        nearest.get(f["verdict"], 0) and nearest[f["verdict"]] * f["mean"]))
+                                        nearest.get(f["verdict"], 0) * f["mean"]))
     weakest |= {"p": max(f["p"] for f in found if f["verdict"] == weakest["verdict"])}
     if weakest.get("better", claim["better"]) != claim["better"]:
         weakest |= {"evidence": f"{weakest['better']}: {weakest['evidence']}"}
@@ -134,8 +134,7 @@ def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Tabl
 
 
 def compared(gaps: dict[str, pd.Series], rank: int = 1, doubted: set = frozenset()) -> dict:
-    """{"direction", "against", "over", "mean", "half", "n", "p"} of differences to each rival. doubted: see `decided`.
-    """
+    """{"direction", "against", "over", "mean", "half", "n", "p"} of the gaps to each rival; doubted: see `decided`."""
     direction, against = decided(gaps, rank, doubted)
     by_chance = {r: p_value(gap) if len(gap) > 1 else 1.0 for r, gap in gaps.items()}
     below = sorted(by_chance[r] for r, gap in gaps.items() if gap.mean() <= 0)

@@ -63,12 +63,12 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
         kept_models.check_data(run, out)
         if save and (run.path(out).exists() > run.beside(out, kept_models.KIND).exists()):
             click.echo("the record is there without its net: it is trained again to keep it", err=True)
-        with tqdm(total=run.protocol.rounds, unit="round", desc=run.method, disable=None) as bar:
+        with tqdm(total=run.protocol.rounds, unit="round", desc=named(run), disable=None) as bar:
             def say(event, bar=bar, run=run):
                 bar.update(event["round"] - bar.n)
                 bar.set_postfix_str(event["test"])
                 if bar.disable:
-                    line(f"{run.method}, seed {run.seed}: round {event['round']} of {event['rounds']}, {event['test']}")
+                    line(f"{named(run)}, seed {run.seed}: round {event['round']} of {event['rounds']}, {event['test']}")
             how = {"device": device, "say": say, "stack": stack.usual(device)}
             model = {"model": str(kept_models.keep(run, out, **how))} if save else {}
             path = loop.train(run, out, deal=among(cores), **how)
@@ -147,6 +147,14 @@ def flower(method, dataset, rounds, seed, sets, results, timeout, nodes, secure,
                     "results": results, "timeout": timeout} | ({"secure": True} if secure else {})
                    | ({"nodes": json.dumps(bound)} if bound else {}))
     click.echo(f"app: {out}")
+
+
+def named(run) -> str:
+    """Method, data and the size that is taken where nobody names one."""
+    from fedlib.datasets.prepare import with_unit
+    from fedlib.datasets.registry import reader_of
+    name, size = run.data.name, run.data.size
+    return f"{run.method}, {name} at {with_unit(name, size or reader_of(name).SIZES[0])}"
 
 
 def with_usual(dataset: str, sets: list[str]) -> list[str]:

@@ -191,7 +191,8 @@ def test_training_speaks_without_a_terminal_too(fedlib, tmp_path, monkeypatch):
     code, slow, err = fedlib(*args, tmp_path / "slow")
     acc = strict_json(slow)["acc"]
     assert (code, strict_json(out)["acc"]) == (0, acc)
-    assert err.splitlines()[-1] == f"FedAvg, seed 0: round 2 of 2, {sum(acc.values()) / len(acc):.1f} %"
+    said = f"FedAvg, tiny_digits at 28 px, seed 0: round 2 of 2, {sum(acc.values()) / len(acc):.1f} %"
+    assert err.splitlines()[-1] == said
 
 
 @pytest.mark.parametrize("has", [False, True])

@@ -110,13 +110,17 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     by: the tries and seeds of a tuned row's choice. end: is its rate the lowest or the highest that was tried?
 
     above: points over the constant answer (one for all, where there is that, of a row with one model for all), paired
-    by seed, and half of their 95 % interval; learned: the interval lies above 0; None of one seed, or where the
-    constant answer was not run with each. rise: by `rise`, of this column; of runs whose rate fell to nothing their
+    by seed, and half of their 95 % interval, of the last five rounds where the rule is the best test, since the best of
+    many tests lies above a constant answer by chance; learned: the interval lies above 0; None of one seed, or where
+    the constant answer was not run with each. rise: by `rise`, of this column; of runs whose rate fell to nothing their
     `level` minus that in half the rounds: not settled until each seed has been trained so. settled: True of a row of
     one round. gain: the points that twice the rounds may bring, GROWS times the rise; where the rate fell to nothing,
     the rise once more; nothing where a run stopped before its last round.
     """
     cells = filled.values(table, profile, results, rule, seeds, when)
+    lasting = {place: part.set_index("seed").value for place, part in
+               (cells if (rule or table.select) != "best-test" else
+                filled.values(table, profile, results, "last5", seeds, when)).groupby(["block", "setting", "row"])}
     floors = {place: part.set_index("seed").value for place, part in
               filled.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
     curves, losses, shared, open_ends, crumbed = {}, {}, set(), set(), set()
@@ -142,7 +146,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         sample = part.set_index("seed").value
         own = floors.get((tables.CONSTANT, block, setting), sample[:0])
         floor = floors.get((tables.COMMON, block, setting), own) if (block, row) in shared else own
-        over = (sample - floor).dropna()
+        over = (lasting[block, setting, row] - floor).dropna()
         (mean, half), learned = interval(over), None
         if 1 < len(over) == len(sample):
             learned = bool(mean - half > 0)

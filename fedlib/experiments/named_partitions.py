@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedlib.core import schema, settings
 from fedlib.core.errors import UserError, pick
@@ -58,23 +59,31 @@ def load_named(name: str) -> Named:
 def drawn(spec: Data, seed: int = 0) -> dict:
     """A partition as plain data: the set, the seed, the digest, and each client's counts per class and part.
 
-    `seen` counts a client's test samples that somebody trains on: 0 in an honest split.
+    `seen` counts a client's test samples that somebody trains on, 0 in an honest split; `copied` those of the others
+    that equal one of them, value by value: the set itself holds it twice.
     """
     prepared = prepare.load_set(spec.name, spec.size or None)
     shares, unseen = partition(spec, prepared, seed)
     trained = {d: torch.cat([s.train[d] for s in shares if d in s.train]) for d in {d for s in shares for d in s.train}}
+    values = {v for d, index in trained.items() for v in _values(prepared, d, index)}
     return {"set": spec.name, "seed": seed if spec.partition_seed < 0 else spec.partition_seed,
             "digest": partition_digest(shares), "notice": prepared.manifest["notice"],
             "split": prepared.manifest["split"], "classes": prepared.manifest["classes"],
-            "clients": [_counts(s, prepared, trained) for s in shares],
+            "clients": [_counts(s, prepared, trained, values) for s in shares],
             "unseen": {d: len(i) for d, i in unseen.items()}}
 
 
-def _counts(share: Share, prepared, trained: dict) -> dict:
+def _values(prepared, domain: str, index: Tensor) -> list[int]:
+    return [hash(x.tobytes()) for x in prepared.tensors[f"{domain}/x"][index].numpy()]
+
+
+def _counts(share: Share, prepared, trained: dict, values: set) -> dict:
     per_class = sum(prepared.tensors[f"{d}/y"][i].bincount(minlength=len(prepared.manifest["classes"]))
                     for d, i in share.train.items())
-    seen = sum(int(torch.isin(i, trained[d]).sum()) for d, i in share.test.items())
-    return {"domain": share.domain, **{p: held_size(getattr(share, p)) for p in ("train", "val", "test")}, "seen": seen,
+    others = {d: i[~torch.isin(i, trained[d])] for d, i in share.test.items()}
+    return {"domain": share.domain, **{p: held_size(getattr(share, p)) for p in ("train", "val", "test")},
+            "seen": held_size(share.test) - held_size(others),
+            "copied": sum(v in values for d, i in others.items() for v in _values(prepared, d, i)),
             "per_class": per_class.tolist()}
 
 

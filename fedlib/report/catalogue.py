@@ -53,12 +53,14 @@ def rules() -> pd.DataFrame:
 
 
 def overlaps() -> pd.DataFrame:
-    """Of each stored partition: clients' test samples, how many of these some client trains on, and their share."""
-    lines = [(name, *(sum(c[k] for c in found["clients"]) for k in ("test", "seen")))
+    """Of each stored partition: clients' test samples, how many of these some client trains on, how many of the others
+    equal a sample that one trains on, and the share of both."""
+    lines = [(name, *(sum(c[k] for c in found["clients"]) for k in ("test", "seen", "copied")))
              for name, found in named_partitions.stored().items()]
-    frame = pd.DataFrame(lines, columns=["partition", "test samples", "of these trained on"])
-    share = 100 * frame["of these trained on"] / frame["test samples"]
-    return frame.assign(share=share.map("{:.0f} %".format))
+    held = ["of these trained on", "copies of one trained on"]
+    frame = pd.DataFrame(lines, columns=["partition", "test samples", *held])
+    share = 100 * frame[held].sum(axis=1) / frame["test samples"]
+    return frame.assign(share=share.map("{:.1f} %".format))
 
 
 def partitions() -> pd.DataFrame:

@@ -645,6 +645,15 @@ def test_rows_learn_when_the_constant_answer_has_each_of_their_seeds(case):
     assert not evidence.of_rows(case.table, "mini", case.results).learned.any()
 
 
+def test_the_best_of_many_rounds_is_not_what_a_row_learned(case):
+    case.fill(constant=20, new=[60, 61, 62])
+    for p in [p for p in case.table.runs("mini") if p.row == "x"]:
+        curve = [20.0, 40.0 + p.seed] + [20.0 + p.seed / 9] * 8
+        records.write_record(p.run.path(case.results), small_paper.a_record(p, curve))
+    rows = evidence.of_rows(case.table, "mini", case.results, "best-test").set_index(["setting", "row"])
+    assert rows.loc["avg", "x"][["mean", "learned"]].tolist() == [41, False] and rows.loc["avg", "new"].learned
+
+
 def test_a_blow_up_between_two_tests_is_one(case):
     """The mean of five rounds is below the bound, one of them is not."""
     case.change(x={"protocol": {"test_every": 5}})

@@ -31,6 +31,7 @@ def test_published_counts_of_domains():
 def test_partitions_and_their_overlaps():
     named, stored, seen = named_partitions.all_named(), named_partitions.stored(), catalogue.overlaps()
     assert len(catalogue.partitions()) == len(named) > 40 and set(stored) <= set(named)
-    seen = seen.set_index("partition")["of these trained on"]
+    seen, copied = (seen.set_index("partition")[k] for k in ("of these trained on", "copies of one trained on"))
     assert seen["i2pfl_office"] == 0 and seen["mpft_pacs_released"] > 0
+    assert copied["fedpall_pacs"] == 0 and copied["fedpall_office"] == 6 and copied["feddtr_amazon_reviews"] == 629
     assert [c["train"] for c in stored["i2pfl_office"]["clients"]] == [179] * 3 + [153] * 2 + [47] + [25] * 4

@@ -1,6 +1,5 @@
 """A shared body under a head of one's own: which heads, features or statistics of others a client builds it from."""
 import copy
-import dataclasses
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from fedlib.core.params import load_params, mean, snapshot
 from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method, outputs
 from fedlib.methods.prototypes import Prototypes, weighted
-from fedlib.methods.sharing import FedPer, fit_part
+from fedlib.methods.sharing import FedPer, fit_part, tune
 
 
 @method
@@ -92,8 +91,8 @@ class FedAS(FedPer):
         client.state["last"] = {"protos": protos, "seen": counts > 0}
 
     def adapt(self, client):
-        if "last" in client.state:       # the order of samples is the same before each test
-            fit_part(self, dataclasses.replace(client, round=0, scratch={}), "body", self.align_epochs, self.far)
+        if "last" in client.state:
+            tune(self, client, "body", self.align_epochs, self.far)
 
     def far(self, net, x, y, client):
         """The distance of features from what they were."""

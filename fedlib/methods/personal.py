@@ -255,7 +255,9 @@ class IFCA(FedAvg):
         return {"params": {}, "models": self.models_}
 
     def receive(self, client, got):
-        models, some = got["models"], client.train[:1024]
+        models, some = got["models"], client.train
+        if len(some) > 1024:             # they lie by class
+            some = some[torch.randperm(len(some), generator=generator(client.seed, "choice", client.id))[:1024]]
         own = snapshot(client.net, without=models["0"])     # statistics that the client keeps move as it chooses
         client.net.train(len(some) > 1)
         losses = {j: mean_loss(load_params(client.net, w), {}, some, self.protocol) for j, w in models.items()}

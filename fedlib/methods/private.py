@@ -14,12 +14,14 @@ class DPFedAvg(FedAvg):
     A client moves the sum of the clipped d_k by at most C. m = 1: the noise is enough in each upload. m > 1: it is
     enough in the sum of m uploads only, for a server that sees no other (secure aggregation); take m no larger than the
     number of clients that surely answer. T rounds are worth one with sigma / sqrt T, so that
-    `fedlib.probes.privacy.epsilon(delta, sigma, T ** 0.5)` holds for a whole client, present or not.
+    `fedlib.probes.privacy.epsilon(delta, sigma, T ** 0.5)` holds for a whole client: whether it trained or sent w back.
+    Which update it sent is another question: two clipped ones lie up to 2 C apart, `epsilon(delta, sigma, 2 T ** 0.5)`.
     McMahan et al., ICLR 2018, arXiv:1710.06963; noise in shares: Kairouz et al., ICML 2021, arXiv:2102.06387.
 
-    All weigh alike and none tells how many samples it has; batch-norm's statistics must stay at the client. Losses and
-    accuracies that clients report are not covered. In a simulation the noise repeats with the seed; between machines
-    each node adds a secret of its own. It wraps methods that send parameters only: `class A(DPFedAvg, FedProx)`.
+    All weigh alike, whatever the number of their samples (a node tells the server that number); batch-norm's statistics
+    must stay at the client. Losses and accuracies that clients report are not covered. In a simulation the noise
+    repeats with the seed; between machines each node adds a secret of its own. It wraps methods that send parameters
+    only: `class A(DPFedAvg, FedProx)`.
     """
     C: float = 1.0
     sigma: float = 1.0

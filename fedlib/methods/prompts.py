@@ -1,4 +1,5 @@
 """Learned prompts: contexts in the text tower of a frozen encoder are what clients train and exchange."""
+import dataclasses
 from typing import Literal
 
 import torch
@@ -95,9 +96,16 @@ class PromptFL(FedAvg):
             net.head.context = net.head.learn(self.tokens, self.specific, generator(self.seed, "context"))
         return net
 
+    def local(self, client):
+        super().local(client)
+        if self.tune_epochs:
+            client.state["round"] = torch.tensor(client.round)
+
     def adapt(self, client):
         if self.tune_epochs:
-            self.fit(client.net, client, self.loss, self.tune_epochs)
+            # The order of samples is that of the last round it took part in, which only a client's state holds.
+            last = int(client.state.get("round", 0))
+            self.fit(client.net, dataclasses.replace(client, round=last, scratch={}), self.loss, self.tune_epochs)
 
     def vectors(self, net, client):
         """The texts' features `(C, D)` of a test."""

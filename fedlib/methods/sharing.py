@@ -123,7 +123,7 @@ class FineTuned(FedAvg):
     personal = property(lambda self: self.tune_epochs > 0)
 
     def adapt(self, client):
-        tune(self, client)
+        tune(self, client, self.tunes, self.tune_epochs)
 
 
 @method
@@ -142,7 +142,7 @@ class FedBABU(FedPer):
         fit_part(self, client, "body", self.protocol.epochs)
 
     def adapt(self, client):
-        tune(self, client)
+        tune(self, client, self.tunes, self.tune_epochs)
 
 
 @method
@@ -370,10 +370,12 @@ class APFL(FedAvg):
         return functional_call(net, mix(snapshot(net), client.state["v"], client.state["alpha"]), x)
 
 
-def tune(method, client):
-    """Train what `tunes` names for `tune_epochs`, for a test."""
+def tune(method, client, part: str, epochs: int, loss=None):
+    """`fit_part` for a test, at the whole rate: a warm-up or a decay is for the rounds."""
+    steady = copy.copy(method)
+    steady.protocol = dataclasses.replace(method.protocol, warmup=0)
     # The order of samples must not depend on when a client last took part, which a checkpoint does not hold.
-    fit_part(method, dataclasses.replace(client, round=0, scratch={}), method.tunes, method.tune_epochs)
+    fit_part(steady, dataclasses.replace(client, round=0, scratch={}), part, epochs, loss)
 
 
 def fit_part(method, client, part: str, epochs: int, loss=None):

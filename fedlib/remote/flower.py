@@ -29,6 +29,7 @@ from fedlib.core.files import write_bytes
 from fedlib.core.params import flatten, unflatten
 from fedlib.datasets.partition import federate
 from fedlib.datasets.registry import reader_of
+from fedlib.datasets.splits import RULES
 from fedlib.engine.loop import train
 from fedlib.engine.run import Run, run_in_words
 from fedlib.engine.worker import Worker, Workers, initial_net
@@ -45,10 +46,14 @@ def planned(config: dict) -> Run:
     """The run that an app's configuration describes. UserError: it cannot be had with a client on each machine."""
     run = run_in_words(config["method"], config["data"], config["rounds"], config["seed"], shlex.split(config["set"]))
     for name, meaning in {"clients": "several clients in a domain", "unseen": "domains without a client",
-                          "mixed": "mixed domains", "spread": "spread domains",
+                          "mixed": "mixed domains", "spread": "spread domains", "natural": "a client for each user",
+                          "tuning": "samples held out by the clients' places in the federation",
                           "head": "heads made of all domains"}.items():
         if getattr(run.data, name):
             raise UserError(f"{name}: {meaning} cannot be had when every machine holds one domain")
+    if RULES[run.data.split].own_test:
+        raise UserError(f"split: under {run.data.split} clients draw their tests by their places in the federation, "
+                        "which cannot be had when every machine holds one domain")
     if run.protocol.cross:
         raise UserError("cross tests on the samples of other clients, which stay where they are")
     return run

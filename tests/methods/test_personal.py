@@ -327,6 +327,16 @@ def test_ifca_takes_the_net_that_serves_it_best_and_a_net_that_nobody_takes_stay
     equal(server.models_["2"]["head.weight"], [[-9.0]])
 
 
+def test_ifca_chooses_by_samples_of_all_classes(monkeypatch):
+    """A client's images lie by class."""
+    asked = []
+    monkeypatch.setattr(personal, "mean_loss", lambda net, w, some, protocol: asked.append(some.y) or torch.tensor(0.0))
+    server, net = server_of("IFCA", {"k": 1}, one_weight(0.0)), Net(nn.Flatten(), nn.Linear(1, 2, bias=False))
+    client = client_of(net, [[0.0]] * 2000, [0] * 1500 + [1] * 500)
+    server.receive(client, {"models": {"0": {"head.weight": tensor([[0.0], [0.1]])}}})
+    assert len(asked[0]) == 1024 and 200 < int(asked[0].sum()) < 320
+
+
 def test_ifcas_nets_start_apart_and_the_same_for_everyone():
     one, two = (Simulation(small_run("IFCA", {"k": 3})).server.models_ for _ in range(2))
     plain = Simulation(small_run("FedAvg")).server.global_

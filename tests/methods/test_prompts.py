@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import small_run
+from conftest import interrupted, result, small_run
 from torch import nn
 
 from fedlib.core import params
@@ -336,6 +336,15 @@ def test_tuning_moves_a_prompt_for_the_test_only():
     made.client.got = {}
     made.method.adapt(made.client)
     assert not torch.equal(made.client.net.head.context, before)
+
+
+def test_a_client_that_was_left_out_tunes_in_its_own_order_after_an_interruption(tmp_path):
+    """The order is that of its last round, which a process that was started afresh has from its state."""
+    run = small_run("PromptFL", {"tune_epochs": 1}, rounds=4, participation=0.4)
+    whole = result(run, tmp_path / "whole")
+    for _ in range(3):
+        interrupted(run, tmp_path / "cut")
+    assert result(run, tmp_path / "cut") == whole
 
 
 def test_heads_have_no_layers_that_could_train():

@@ -1,5 +1,6 @@
 """Sharing methods by hand: which entries travel, how own and shared ones mix, and what survives a round."""
 import copy
+import dataclasses
 import math
 from functools import partial
 
@@ -146,10 +147,11 @@ def test_fedbabu_never_trains_its_head_in_rounds(net):
 def test_a_net_is_tuned_for_a_test_by_hand(name):
     """Two steps from h, whatever round it is; the body here is fixed at b or trained with h."""
     b, h = 0.8, tensor([0.5, -0.2])
-    for tunes in ("net", "head"):
+    for tunes, warmup in (("net", 0), ("head", 0), ("net", 4)):
         net = Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
         params.load_params(net, {"head.weight": h[:, None]})
         worker = worker_of(name, net, values={"tune_epochs": 2, "tunes": tunes})
+        worker.method.protocol = dataclasses.replace(worker.method.protocol, warmup=warmup)     # not of tests
         worker.client.round = 7
         worker.method.receive(worker.client, {"params": {"body.weight": tensor([[b]])}})
         worker.method.adapt(worker.client)

@@ -495,7 +495,8 @@ def test_the_server_learns_nothing_of_what_went_wrong_in_a_node(here, monkeypatc
 end = Worker.end
 
 
-@pytest.mark.parametrize("setting", ["clients=2,1,1,1", "unseen=street", "mixed=0.2", "cross=true"])
+@pytest.mark.parametrize("setting", ["clients=2,1,1,1", "unseen=street", "mixed=0.2", "cross=true", "tuning=0.2",
+                                     "natural=true", "split=feddtr"])
 def test_what_one_domain_a_machine_cannot_have_is_said(setting):
     config = {"method": "FedAvg", "data": "mini_digits", "rounds": 2, "seed": 0, "set": setting}
     with pytest.raises(UserError, match=setting.partition("=")[0]):

@@ -76,8 +76,8 @@ def grid(table: Table, row: dict, block: str, profile: str, count: int = TRIES) 
     run = table.plan(row, block, profile, SEEDS[0])
     given = run.settings | {k: d for k, (_, d) in fields(METHODS[run.method]).items() if k not in run.settings}
     rate, main = rate_of(run), MAIN.get(run.method, "")
-    if table.rates_only or main and not given[main]:
-        main = ""       # the table is about it, or an ablation turns the term off
+    if table.rates_only or main and not given[main] or given.get("one_rate"):
+        main = ""       # the table is about it, an ablation turns the term off, or it is the rate
     if penalty := PENALTY.get(run.method):
         values = dict.fromkeys((given[penalty], *PENALTIES))
         return [{"settings": {penalty: value}, "protocol": {}} for value in [*values][:count]]

@@ -101,7 +101,8 @@ class FedDyn(Corrected):
 
     Written in l_k = -h_k / alpha, the client's summed drift, so that nothing is divided by alpha:
     l_k <- l_k + (w_k - w), and w <- mean w_k + mean l_k. As alpha -> 0 the server still adds the drift: not FedAvg.
-    The authors' code divides alpha by the client's relative size, and clips gradients at 10 (here the protocol's clip).
+    The authors' code divides alpha by the client's relative size, clips gradients at 10 (here the protocol's clip), and
+    tests means of the clients' nets, here w.
 
     form = "released" is RethinkFL's and MarsFL's: the penalty is computed on the global net, so that it has no gradient
     at the client, and the server averages. With weights = "samples" that is FedAvg, and so is what they print.

@@ -51,8 +51,10 @@ class pFedMe(Personal):
     For each batch K steps of theta_k, then one of w_k; theta_k starts at the w received and goes on from batch to
     batch. The server takes w <- (1 - beta) w + beta mean w_k. theta_k is what the client uses (the paper's PM);
     infer = "global" tests w (its GM). Momentum and weight decay of the protocol apply to the steps of theta_k. Only
-    trainable parameters are pulled and mixed; batch-norm statistics are those that theta_k saw, averaged. PFLlib's
-    option defaults, lam = 1 and beta = 0, freeze w; and what it tests is never theta_k but w_k, in later versions w.
+    trainable parameters are pulled and mixed; batch-norm statistics are those that theta_k saw, averaged. The released
+    optimisers, PFLlib's too, add a decay of 0.001 theta to each inner step: the protocol's weight decay, off here.
+    PFLlib's option defaults, lam = 1 and beta = 0, freeze w; and what it tests is never theta_k but w_k, in later
+    versions w.
     Dinh et al., NeurIPS 2020, arXiv:2006.08848.
     """
     K: int = 5
@@ -154,9 +156,9 @@ class FedAMP(Own):
     u_k is the client's own last net), and u_k lies among the nets when alpha_k <= sigma / (K - 1). Distances cover
     trainable parameters; nothing uses another's batch-norm statistics, so they stay.
     norm = "released" is |w_k - u_k|, not squared, as PFLlib's line reads: a pull of length lam / (2 alpha_k) however
-    far u_k is. With the values of its examples (1000, 0.1, 1) that is nearly Local, and the square would throw nets
-    past each other. PFLlib takes it of `.data` (since March 2023; before, it was the square), so there it has no
-    gradient, and FedAMP is Local.
+    far u_k is. With the values of its examples (1000, 0.1, 1) that is nearly Local, and the square, a step of lr lam /
+    sigma of the way to each other net, would throw nets past each other at rates above 0.01 or so. PFLlib takes it of
+    `.data` (since March 2023; before, it was the square), so there it has no gradient, and FedAMP is Local.
     Huang et al., AAAI 2021, arXiv:2007.03797.
     """
     alpha_k: float = 10.0                # ours, for the square; 1000 in PFLlib's examples

@@ -5,14 +5,15 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
+from fedlib.core import settings
 from fedlib.core.federation import Split, batches
 from fedlib.core.losses import class_means, cosines
 from fedlib.core.params import NORM, load_params, names, snapshot, to_device
 from fedlib.core.seeds import generator, key
-from fedlib.methods.base import FedAvg, autocast, method
+from fedlib.methods.base import FedAvg, autocast, method, rate
 from fedlib.models.nets import HiddenLayers
 
-SERVER = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}        # of the server's optimisers in FedPall's code
+SERVER = {"momentum": 0.9, "weight_decay": 1e-5}        # of the server's optimisers in FedPall's code
 
 
 @method
@@ -29,6 +30,7 @@ class ADCOL(FedAvg):
     kl: Literal["released", "paper"] = "released"
     server_epochs: int = 3               # 1 on Digits, 3 else in FedPall's code
     collect: Literal["train", "eval"] = "train"      # the net's mode when features are collected, after training
+    server_rate: float = settings.later(0.01)        # in the code the clients' rate, 0.01; 0: theirs in each round
     limit: ClassVar = dict(mu=0.0, collect="eval"), "Local"
     personal = True
 
@@ -94,7 +96,8 @@ class ADCOL(FedAvg):
         params, moves = getattr(self, f"{name}_") or fresh(net, key(self.seed, name)), getattr(self, f"{name}_moves_")
         draws = generator(self.seed, name, int(self.number_))
         net = load_params(net.to(split.y.device), to_device(params, split.y.device))
-        return trained(net, moves, split, self.protocol.batch, self.server_epochs, draws)
+        lr = self.server_rate or rate(self.protocol, int(self.number_) - 1)
+        return trained(net, moves, split, self.protocol.batch, self.server_epochs, lr, draws)
 
 
 @method
@@ -188,9 +191,9 @@ def fresh(net, seed: int) -> dict:
         return snapshot(net.apply(lambda module: getattr(module, "reset_parameters", lambda: None)()))
 
 
-def trained(net, moves: dict, split, batch: int, epochs: int, gen) -> tuple[dict, dict]:
+def trained(net, moves: dict, split, batch: int, epochs: int, lr: float, gen) -> tuple[dict, dict]:
     """Entries and momenta of the net after epochs of SGD on the split, which goes on with the momenta given."""
-    opt = torch.optim.SGD(net.train().parameters(), **SERVER)
+    opt = torch.optim.SGD(net.train().parameters(), lr, **SERVER)
     for k, p in net.named_parameters():
         if k in moves:
             opt.state[p]["momentum_buffer"] = moves[k].clone()

@@ -337,9 +337,9 @@ def watched(monkeypatch):
     """What `trained` is called with: (net, its entries, momenta, labels, epochs) of each call."""
     calls = []
 
-    def watch(net, moves, split, batch, epochs, gen):
+    def watch(net, moves, split, batch, epochs, lr, gen):
         calls.append((net, params.snapshot(net), dict(moves), split.y.tolist(), epochs))
-        return trained(net, moves, split, batch, epochs, gen)
+        return trained(net, moves, split, batch, epochs, lr, gen)
     monkeypatch.setattr(adversarial, "trained", watch)
     return calls
 
@@ -372,8 +372,8 @@ def test_a_second_training_at_the_server_goes_on_as_one_run_of_sgd():
     """21 samples in batches of 5: the last one of each epoch is left out."""
     split, net = Split(draw(21, D), torch.arange(21) % 3), HiddenLayers(D, 3)
     start = fresh(net, 1)
-    one, moves = trained(params.load_params(HiddenLayers(D, 3), start), {}, split, 5, 2, seeds.generator(1))
-    two, cold = (trained(params.load_params(HiddenLayers(D, 3), one), m, split, 5, 2, seeds.generator(2))[0]
+    one, moves = trained(params.load_params(HiddenLayers(D, 3), start), {}, split, 5, 2, 0.01, seeds.generator(1))
+    two, cold = (trained(params.load_params(HiddenLayers(D, 3), one), m, split, 5, 2, 0.01, seeds.generator(2))[0]
                  for m in (moves, {}))
     params.load_params(net, start).train()
     opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
@@ -394,7 +394,7 @@ def test_training_at_the_server_learns_separable_features(bias):
     split, net = Split(draw(60, D) + 6 * torch.eye(D)[y], y), HiddenLayers(D, 3, bias)
     net.load_state_dict(fresh(net, 0), strict=False)
     before = F.cross_entropy(net.train()(split.x), y)
-    after, _ = trained(net, {}, split, 10, 20, seeds.generator(0))
+    after, _ = trained(net, {}, split, 10, 20, 0.01, seeds.generator(0))
     logits = params.load_params(HiddenLayers(D, 3, bias), after).eval()(split.x)      # with running statistics that fit
     assert F.cross_entropy(logits, y) < 0.2 * before and (logits.argmax(1) == y).float().mean() > 0.95
 

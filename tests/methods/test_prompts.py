@@ -37,9 +37,9 @@ def head(mini):
     return made
 
 
-def worker(method, values=None, **protocol):
-    """A client of the small federation with its net, and a batch of it."""
-    made = Simulation(small_run(method, values, **protocol)).workers[1]
+def worker(method, values=None, place=1, **protocol):
+    """A client of the small federation with its net, and a batch of it. The domain of place 3 is not the first."""
+    made = Simulation(small_run(method, values, **protocol)).workers[place]
     return made, as_input(made.client.train.x[:16]), made.client.train.y[:16]
 
 
@@ -181,6 +181,21 @@ def test_the_networks_turn_images_to_their_class_and_domain():
     assert torch.allclose(net.domain.away(x, torch.full_like(y, k)), wanted, atol=1e-5)
     assert net.semantic.frame.shape == (10, 128) and net.domain.frame.shape == (4, 128)
     assert sum(p.numel() for p in net.semantic.parameters()) == 128 * 64 + 64 + 64 * 128 + 128
+
+
+def test_feddeaps_loss_by_hand():
+    made, x, y = worker("FedDEAP", {"lam1": 2.0, "lam2": 3.0, "etf_temp": 0.5}, place=3)
+    net, k = made.client.net, torch.tensor(2)      # "blended" is the third domain
+    t = made.method.texts(net, x.mean(0))
+
+    def away(network, v, of):
+        return F.cross_entropy(F.normalize(network(v)) @ network.frame.T / 0.5, of)
+
+    # Each prompt follows the first loss once, with the other held: in its value it stands twice.
+    wanted = (2 * F.cross_entropy(net.head.logits(x, t), y) + away(net.semantic, x, y)
+              + away(net.domain, x, k.expand(len(x))) + 2 * away(net.semantic, t, torch.arange(10))
+              + 3 * away(net.domain, t, k.expand(10)))
+    assert made.method.loss(net, x, y, made.client).item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
 def test_only_the_local_prompt_stays():

@@ -1,5 +1,6 @@
 """Learned prompts: the text tower with contexts, equiangular frames, and what each of FedDEAP's prompts follows."""
 import copy
+import math
 
 import pytest
 import torch
@@ -326,11 +327,38 @@ def test_fedapt_takes_the_key_of_the_nearest_domain_and_mixes_alike_when_it_is_s
     assert torch.allclose(near, wanted, atol=1e-3) and torch.allclose(near, mixed, atol=1e-3)
 
 
+def test_fedapts_loss_by_hand():
+    made, x, y = worker("FedAPT", place=3)
+    net, k = made.client.net, 2      # "blended" is the third domain
+    t = net.head.texts(net.head.context * (1 + net.keys[k]))
+    wanted = F.cross_entropy(net.head.logits(x, t), y) - net.query(x).log_softmax(1)[:, k].mean()
+    assert made.method.loss(net, x, y, made.client).item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
 def test_fedclips_loss_by_hand():
     logits, y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2, 1, 2])
     pairs = torch.stack([torch.stack([logits[i, y[j]] for j in range(4)]) for i in range(4)])
     wanted = sum(-pairs[i].log_softmax(0)[i] - pairs[:, i].log_softmax(0)[i] for i in range(4)) / 8
     assert torch.allclose(make("FedCLIP").matched(logits, y), wanted, atol=1e-6)
+
+
+def test_facmics_loss_by_hand():
+    """Its unlabelled images are the client's own test images."""
+    simulation = Simulation(small_run("FACMIC", {"lam": 0.7}, net="cnn4"))
+    made = simulation.workers[0]
+    made.begin(simulation.message(0), 3)
+    client, net, x, y = made.client, made.client.net.eval(), made.client.train.input()[:6], made.client.train.y[:6]
+    some = torch.randint(len(client.test), (6,), generator=generator(client.seed, "unlabelled", 3, client.id, 0))
+    z, other = net.body(x), net.body(client.test.input(some))
+    far = lmmd(z, F.one_hot(y, 10).float(), other, net.head(other).softmax(1))
+    wanted = made.method.matched(net.head(z), y) + 0.7 * far
+    assert far > 0.01 and made.method.loss(net, x, y, client).item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_lmmd_by_hand():
+    """One class, one sample on each side at 0 and 2: d^2 = h = 4, so k(0, 0) = 5 and k(0, 2) = sum_i e^{-2^(2 - i)}."""
+    one, across = torch.ones(1, 1), sum(math.exp(-2.0 ** (2 - i)) for i in range(5))
+    assert lmmd(0 * one, one, 2 * one, one).item() == pytest.approx(2 * 5 - 2 * across, rel=1e-5)
 
 
 def test_lmmd_is_zero_for_equal_samples_and_grows_with_their_distance():

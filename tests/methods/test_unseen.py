@@ -15,11 +15,11 @@ from fedlib.methods.unseen import divergence, slope
 from fedlib.models.nets import Arch, Net, build
 
 
-def averaged(name, values, said, extra=()):
-    """The server's entries after a round in which each client says one number for all of them; they start at 0."""
+def averaged(name, values, said, extra=(), start=0.0):
+    """The server's entries after a round in which each client says one number for all of them."""
     method, net = make(name, values), build(Arch("linear"), 2, (3,), 0)
     method.setup(net)
-    method.global_ = {k: torch.zeros_like(v) for k, v in method.global_.items()}
+    method.global_ = {k: torch.full_like(v, start) for k, v in method.global_.items()}
     uploads = {str(i): {"params": {k: torch.full_like(v, s) for k, v in method.global_.items()}, "n": torch.tensor(1),
                         **{k: torch.tensor(each[i]) for k, each in extra}} for i, s in enumerate(said)}
     method.aggregate(uploads)
@@ -54,7 +54,7 @@ def test_groupdro_says_the_loss_of_the_net_that_came():
     (0.4, [3.0, 3.0, -3.0], 1 / 3),                 # agreement 1/3 below tau: a third of the mean of 1
     (0.3, [3.0, 3.0, -3.0], 1.0), (1.0, [1.0, -1.0, 3.0, 5.0], 1.0), (0.4, [2.0, -1.0], 0.0)])
 def test_a_step_is_as_long_as_the_clients_agree(tau, said, step):
-    assert averaged("FedGMA", {"tau": tau}, said)[0] == pytest.approx(step)
+    assert averaged("FedGMA", {"tau": tau}, [5 + s for s in said], start=5.0)[0] == pytest.approx(5 + step)
 
 
 def stepped(name, values, net, x, y, **protocol):

@@ -4,14 +4,16 @@ A machine is what `bench.read` gives: {"made", "workloads", "growth"}; machines:
 """
 import json
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pandas as pd
 from IPython.display import Markdown, display
 
 from fedlib.engine import stack
+from fedlib.engine.loop import sample
 from fedlib.experiments import status
 from fedlib.experiments.results import results_folder
+from fedlib.methods.base import Protocol
 from fedlib.probes import bench, steps
 from fedlib.report import plots, text
 
@@ -371,21 +373,25 @@ def of_records(results: Path | None = None) -> pd.DataFrame:
     """A line for each record: what it is, when and on what it was made, what it has cost.
 
     seconds: the median of its rounds, with their tests; ms a sample: the same over the training samples that go through
-    the net in a round: samples x local epochs x the share of clients that take part. kind: of the device.
+    the net in a round: samples x local epochs x the share of clients that take part, a mean over the rounds. kind: of
+    the device.
     """
     lines = []
     for path in sorted(results_folder(results).glob("*/*.json")):
         record = json.loads(path.read_text())
         run, how = record["run"], record["made"]
+        clients, protocol = how["data"]["clients"], Protocol(**run["protocol"])
         seconds = [r["seconds"] for r in record["rounds"] if r["round"]]
-        samples = sum(c["train"] for c in how["data"]["clients"]) * run["protocol"]["participation"]
+        drawn = range(max(1, len(seconds)) if protocol.participation_low else 1)    # else as many in each round
+        part = mean(len(sample(len(clients), protocol, run["seed"], k)) for k in drawn) / len(clients)
+        samples = sum(c["train"] for c in clients) * part
         usual = median(seconds) if seconds else float("nan")
         lines.append({
             "set": path.parent.name, "method": run["method"],
             "data": run["data"]["name"] + (" (features)" if run["data"].get("encoder") else ""),
             "net": run["net"]["net"], "width": run["net"].get("width") or "published",
-            "clients": len(how["data"]["clients"]), "rounds": len(seconds), "seconds": usual,
-            "ms a sample": 1000 * usual / (samples * run["protocol"]["epochs"]), "hours": how["seconds"] / 3600,
+            "clients": len(clients), "rounds": len(seconds), "seconds": usual,
+            "ms a sample": 1000 * usual / (samples * protocol.epochs), "hours": how["seconds"] / 3600,
             "kind": how["device"].split(":")[0], "day": how["started"][:10],
             **{k: how.get(k, "unknown") for k in ("device", "hardware", "torch", "python", "precision", "commit")}})
     return pd.DataFrame(lines)

@@ -8,7 +8,7 @@ from conftest import interrupted, result, small_run
 
 from fedlib.core.errors import UserError
 from fedlib.engine import loop, records
-from fedlib.engine.evaluate import stalled
+from fedlib.engine.evaluate import measure_round, stalled
 from fedlib.engine.loop import Simulation
 from fedlib.engine.worker import Workers
 from fedlib.methods.base import FedAvg, Protocol
@@ -30,6 +30,14 @@ def test_stalled_by_hand():
     some = [{"round": k} | ({"val": {"a": -k}} if k % 5 == 0 else {}) for k in range(1, 11)]
     assert stalled(some, Protocol(patience=5)) and not stalled(some, Protocol(patience=6))      # rounds, not tests
     assert not stalled(some[:9], Protocol(patience=1))      # its last round has no test
+
+
+def test_validation_loss_is_a_mean_over_samples():
+    simulation = Simulation(small_run("FedPer", net="linear", data={"domains": ("scans", "street"), "clients": (1, 1)}))
+    few, many = simulation.workers
+    few.client.val, many.client.val = few.client.train[:10], many.client.train[:20]
+    a, b = (w.score(w.client.val)["loss"] for w in (few, many))
+    assert measure_round(simulation, [])["val_loss"] == pytest.approx((10 * a + 20 * b) / 30, abs=1e-5) and a != b
 
 
 def test_early_stopping_is_the_same_after_an_interruption(tmp_path):

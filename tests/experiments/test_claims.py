@@ -14,6 +14,7 @@ from fedlib.core.errors import UserError
 from fedlib.engine import records
 from fedlib.experiments import claims, evidence, filled, power, tables
 from fedlib.experiments.claims import CONTRADICTED, NOT_EVIDENCE, NOT_RUN, SUPPORTED, UNDECIDED, judge_all, judge_claims
+from fedlib.experiments.statistics import holm
 from fedlib.models.nets import Arch
 from fedlib.report import shown
 from fedlib.report.page import Page
@@ -393,6 +394,21 @@ def test_the_same_runs_are_evidence_once(tmp_path, monkeypatch):
     assert list(every.verdict) == [SUPPORTED, SUPPORTED, NOT_EVIDENCE] and set(every.profile) == {"mini"}
     assert every.loc["again"].reason == "the same numbers already stand behind over-x"
     assert list(every.holm.notna()) == [True, True, False]
+
+
+def test_chances_are_adjusted_over_the_claims_of_a_paper(tmp_path, monkeypatch):
+    papers = small_paper.use(tmp_path, monkeypatch, small_paper.content(ROWS, range(3), "lr = 0.05", CLAIMS), PRINTED)
+    (papers / "other.toml").write_text(small_paper.content(ROWS, range(3), "lr = 0.1", CLAIMS))
+    (papers / "other.csv").write_text((papers / "small.csv").read_text())
+    for paper, far in (("small", 10.0), ("other", 3.0)):
+        table = tables.load_table(f"{paper}/t")
+        small_paper.fill(tmp_path, table.runs("mini"), lambda p, far=far: {
+            "new": 50 + far + 2 * p.seed, "x": 50.0 + p.seed}.get(p.row, 47.0 - p.seed))
+        small_paper.fill(tmp_path, table.references("mini"), lambda p: 10.0)
+    every = judge_all(tmp_path)
+    assert set(every.verdict) == {SUPPORTED} and every.p.nunique() == len(every) == 4
+    for _, part in every.groupby("paper"):
+        assert list(part.holm) == holm(list(part.p)) and (part.holm > part.p).any()
 
 
 def test_two_columns_with_one_number_are_evidence_once(tmp_path, monkeypatch):

@@ -79,6 +79,11 @@ def test_a_forged_record_is_not(given, fedlib, change):
     assert code == 1 and "NOT verified" in out
 
 
+def test_one_forged_round_is_enough(given):
+    found = verify.verify(given(lambda r: r["rounds"][0].update(train_loss=2 * r["rounds"][0]["train_loss"])), rounds=2)
+    assert [r["close"] for r in found["rounds"]] == [False, True] and not found["trusted"]
+
+
 def test_a_record_that_was_cut_is_none(given, fedlib):
     code, _, err = fedlib("verify", given(lambda r: r["rounds"].pop()))
     assert code == 2 and "it ends before the rounds that were asked for" in err

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 from conftest import refusal, small_run
 
 from fedlib.core.federation import Client, Split
+from fedlib.core.seeds import generator
 from fedlib.engine.loop import Simulation
 from fedlib.methods import make
+from fedlib.methods.base import Protocol
 from fedlib.methods.closed_form import mixture
 from fedlib.models.nets import Arch, build
 
@@ -113,6 +115,18 @@ def test_fedpft_learns_from_what_was_drawn_and_sends_no_sample(cloud):
     method.seed, method.classes, before = 0, NAMES, method.global_
     method.aggregate({"0": sent | {"share": 1e9 * sent["share"], "variances": -sent["variances"]}})
     assert all(v.isfinite().all() and v.shape == before[k].shape for k, v in method.global_.items())    # a liar's
+
+
+def test_fedpft_draws_with_the_deviations_that_were_sent():
+    """One step of SGD from a head of zeros, of three samples of class 0 with variances (4, 9)."""
+    method = make("FedPFT", {"server_epochs": 1, "server_lr": 0.1}, Protocol())
+    method.seed, method.classes, method.global_ = 0, NAMES, {"head.weight": torch.zeros(3, 2),
+                                                             "head.bias": torch.zeros(3)}
+    method.aggregate({"0": {"means": torch.tensor([[1.0, 2.0]]), "variances": torch.tensor([[4.0, 9.0]]),
+                            "share": torch.ones(1), "of": torch.zeros(1, dtype=torch.int64), "n": torch.tensor(3)}})
+    x = torch.tensor([1.0, 2.0]) + torch.randn((3, 2), generator=generator(0, "drawn")) * torch.tensor([2.0, 3.0])
+    error = torch.full((3,), 1 / 3) - torch.eye(3)[0]
+    assert torch.allclose(method.global_["head.weight"], -0.1 * error[:, None] * x.mean(0), atol=1e-6)
 
 
 def test_the_body_stays_and_only_the_head_is_solved():

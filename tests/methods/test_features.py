@@ -14,9 +14,9 @@ from fedlib.core.seeds import generator
 from fedlib.datasets.splits import RULES, Domain, split
 from fedlib.engine import evaluate
 from fedlib.experiments import tables
-from fedlib.methods import make
+from fedlib.methods import features, make
 from fedlib.methods.base import Protocol, keep_moments, optimiser, warmed
-from fedlib.methods.features import converge, first, pool, prototypes
+from fedlib.methods.features import converge, distil, first, pool, prototypes
 from fedlib.models import class_heads
 from fedlib.models.nets import Arch, build
 from fedlib.probes.cost import cost
@@ -200,6 +200,19 @@ def test_what_does_not_fill_a_batch_is_left_out():
     assert few["steps"] == 2
 
 
+def test_every_epoch_of_the_server_has_the_rate_of_the_schedule(monkeypatch):
+    rates = []
+
+    def step(opt, net, loss):
+        rates.append(opt.param_groups[0]["lr"])
+        return torch.tensor(float(len(rates)))      # never settles
+
+    monkeypatch.setattr(features, "step", step)
+    x, y = drawn(each=5)        # two batches
+    converge(make("MPFT", {"server_epochs": 6, "server_warmup": 2, "server_lr": 0.3}), net_of(), x, y)
+    assert rates == pytest.approx([0.3 * warmed(k // 2, 2, 6) for k in range(12)])
+
+
 def test_one_round_of_mpft_is_training_on_what_all_clients_sent():
     net, method = net_of(), make("MPFT", {"sampling": "random", "rate": 1.0, "server_epochs": 5})
     method.setup(copy.deepcopy(net))
@@ -225,6 +238,26 @@ def test_local_adaptation_takes_the_first_samples_and_distillation_holds_it():
     make("MPFT").adapt(untouched)
     assert all(torch.equal(v, snapshot(net_of())[k]) for k, v in snapshot(untouched.net).items())
     assert not make("MPFT").personal and make("MPFT", {"shots": 1}).personal
+
+
+@pytest.mark.parametrize("kd, over", [("mean", 4), ("sum", 1)])
+def test_distillation_by_hand(kd, over):
+    """Three batches of CE + beta sum_c p_c log(p_c / q_c), p of the received net, gradients of length 1 at most."""
+    (x, y), net = drawn(each=6), net_of()
+    y = y.roll(6)       # all wrong, so that gradients are long
+    client, hand = client_of(copy.deepcopy(net), x, y), copy.deepcopy(net)
+    distil(make("MPFT", {"beta": 5.0, "kd": kd, "local_lr": 0.01}), client, Split(x, y))
+    opt, lengths = torch.optim.AdamW(hand.parameters(), 0.01), []
+    for i in torch.randperm(24, generator=generator(client.seed, "shots", client.id)).split(8):
+        p, q = net(x[i]).softmax(1).detach(), hand(x[i]).softmax(1)
+        opt.zero_grad()
+        (F.cross_entropy(hand(x[i]), y[i]) + 5 / over * (p * (p / q).log()).sum(1).mean()).backward()
+        lengths.append(torch.cat([w.grad.flatten() for w in hand.parameters()]).norm())
+        for w in hand.parameters():
+            w.grad /= lengths[-1].clamp(min=1)
+        opt.step()
+    assert max(lengths) > 1.1 and all(torch.allclose(v, snapshot(hand)[k], atol=1e-5)
+                                      for k, v in snapshot(client.net).items())
 
 
 # the baselines' optimiser

@@ -103,12 +103,12 @@ def test_correlations_of_features_are_those_of_torch():
     wanted = (K.square().sum() - 4) / 16
     assert correlated(z) == pytest.approx(float(wanted) * (49 / 50) ** 2, rel=1e-4)
     B, K = 50, K * 49 / 50
-    method = make("FedDecorr", {"beta": 1.0, "released": True})
     net = build(Arch("linear"), 3, (4,), 0)
     y = torch.arange(B) % 3
     off = (B * K)[~torch.eye(4, dtype=bool)].square().mean() / B      # as the released code has it
-    added = method.loss(net, z, y, None) - F.cross_entropy(net(z), y)
-    assert float(added.detach()) == pytest.approx(float(off), rel=1e-4)
+    for released, far in ((True, off), (False, correlated(z))):
+        loss = make("FedDecorr", {"beta": 2.0, "released": released}).loss(net, z, y, None)
+        assert float((loss - F.cross_entropy(net(z), y)).detach()) == pytest.approx(2 * float(far), rel=1e-4)
 
 
 @pytest.mark.parametrize("classes", [2, 5, 10])

@@ -9,6 +9,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from fedlib.core import params, settings
+from fedlib.core.federation import Split
 from fedlib.core.seeds import generator
 from fedlib.datasets.partition import Data, federate
 from fedlib.engine import loop
@@ -122,6 +123,27 @@ def test_testing_leaves_no_trace(method_name):
     worker.test(simulation.message(0), {})
     after = params.flatten({"kept": worker.kept(), "net": params.snapshot(worker.client.net)})
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_only_facmic_looks_at_test_samples_before_it_is_tested(name):
+    """With other samples to be tested on a client sends and predicts the same. FACMIC says that it looks at them."""
+    said = []
+    for other in (False, True):
+        simulation = Simulation(small_run(name, {"shots": 2} if name == "MPFT" else {}))     # adapts to some samples
+        worker = simulation.workers[1]
+        method, client = worker.method, worker.client
+        if other:
+            client.test = Split(client.test.x.flip(0)[:9], torch.full((9,), 7), client.test.normal)
+        for number in range(2):
+            upload, _ = worker.train(simulation.message(1), number)
+            simulation.server.aggregate({client.id: upload})
+        worker.begin(simulation.message(1), 2)
+        method.adapt(client)
+        with torch.no_grad():
+            logits = method.predict(client.net.eval(), client.train.input(torch.arange(8)), client)
+        said.append(params.flatten(upload) | {"logits": logits})
+    assert all(torch.equal(v, said[1][k]) for k, v in said[0].items()) == (name != "FACMIC")
 
 
 # each client in a process of its own, messages as bytes

@@ -1,4 +1,6 @@
 """A head of one's own by hand: combinations of heads, Gaussian heads, a policy over two, a valve, an alignment."""
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from fedlib.core.federation import as_input
+from fedlib.core.losses import mmd
 from fedlib.core.seeds import generator
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
@@ -65,6 +68,20 @@ def test_fedpac_says_what_the_received_body_gives():
     assert torch.allclose(upload["m"], own, atol=1e-5)
     second = sum(z[y == c].T @ z[y == c] for c in range(10)).trace() / n        # sum_c p_c tr E[z z^T | c]
     assert float(upload["v"]) == pytest.approx(float((second - own.square().sum()) / n), rel=1e-4)
+
+
+def test_the_loss_of_fedpac_by_hand():
+    """Features are pulled to the means of their classes, but where a class has none yet."""
+    net, x, y = Net(nn.Linear(3, 5), nn.Linear(5, 4)), draw(8, 3), torch.arange(8) % 4
+    protos = draw(4, 5, seed=1)
+    client = client_of(net, x, y, got={"protos": protos, "seen": torch.tensor([True, True, False, True])})
+    far = sum((z - protos[c]).square().sum() for z, c in zip(net.body(x), y) if c != 2) / (8 * 5)
+    found = make("FedPAC", {"lam": 0.3}).loss(net, x, y, client)
+    equal(found, F.cross_entropy(net(x), y) + 0.3 * far)
+
+
+def test_fedpacs_class_means_are_those_of_all_samples():
+    assert make("FedPAC").merge(torch.tensor([[[1.0]], [[4.0]]]), torch.tensor([[1], [2]])).tolist() == [[3.0]]
 
 
 def test_each_client_of_fedpac_gets_a_head_of_its_own():
@@ -193,6 +210,21 @@ def test_the_received_head_stays_as_it_came_and_half_of_it_goes_up():
     assert not torch.equal(own["weight"], came["head.weight"])
     equal(upload["params"]["head.weight"], (came["head.weight"] + own["weight"]) / 2)
     assert not torch.equal(upload["params"]["policy.0.weight"], came["policy.0.weight"])
+
+
+def test_the_loss_of_fedcp_by_hand():
+    simulation, worker, _ = begun("FedCP", {"lam": 0.7}, net="cnn4")
+    client, net = worker.client, worker.client.net.eval()
+    own, before = (copy.deepcopy(part) for part in (net.head, net.body))
+    for p in (*own.parameters(), *before.parameters()):
+        nn.init.normal_(p, 0, 0.3, generator=generator(0, "other"))
+    client.scratch |= {"before": before, "gen": generator(1)}
+    x, y = torch.rand(4, 3, 28, 28, generator=generator(2)), torch.tensor([0, 1, 2, 2])
+    gumbel = -(-torch.rand((4, 2, net.dim), generator=generator(1)).log()).log()
+    z = net.body(x)
+    wanted = F.cross_entropy(both(net, own.weight, own.bias, z, gumbel), y) + 0.7 * mmd(z, before(x))
+    assert mmd(z, before(x)) > 0.01
+    equal(worker.method.losses((net, own), x, y, client), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_test_has_no_noise():

@@ -1,5 +1,6 @@
 """Learned prompts: the text tower with contexts, equiangular frames, and what each of FedDEAP's prompts follows."""
 import copy
+import math
 
 import pytest
 import torch
@@ -37,9 +38,9 @@ def head(mini):
     return made
 
 
-def worker(method, values=None, **protocol):
-    """A client of the small federation with its net, and a batch of it."""
-    made = Simulation(small_run(method, values, **protocol)).workers[1]
+def worker(method, values=None, place=1, **protocol):
+    """A client of the small federation with its net, and a batch of it. The domain of place 3 is not the first."""
+    made = Simulation(small_run(method, values, **protocol)).workers[place]
     return made, as_input(made.client.train.x[:16]), made.client.train.y[:16]
 
 
@@ -183,6 +184,21 @@ def test_the_networks_turn_images_to_their_class_and_domain():
     assert sum(p.numel() for p in net.semantic.parameters()) == 128 * 64 + 64 + 64 * 128 + 128
 
 
+def test_feddeaps_loss_by_hand():
+    made, x, y = worker("FedDEAP", {"lam1": 2.0, "lam2": 3.0, "etf_temp": 0.5}, place=3)
+    net, k = made.client.net, torch.tensor(2)      # "blended" is the third domain
+    t = made.method.texts(net, x.mean(0))
+
+    def away(network, v, of):
+        return F.cross_entropy(F.normalize(network(v)) @ network.frame.T / 0.5, of)
+
+    # Each prompt follows the first loss once, with the other held: in its value it stands twice.
+    wanted = (2 * F.cross_entropy(net.head.logits(x, t), y) + away(net.semantic, x, y)
+              + away(net.domain, x, k.expand(len(x))) + 2 * away(net.semantic, t, torch.arange(10))
+              + 3 * away(net.domain, t, k.expand(10)))
+    assert made.method.loss(net, x, y, made.client).item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
 def test_only_the_local_prompt_stays():
     made, *_ = worker("FedDEAP")
     sent = made.method.upload(made.client)["params"]
@@ -311,11 +327,38 @@ def test_fedapt_takes_the_key_of_the_nearest_domain_and_mixes_alike_when_it_is_s
     assert torch.allclose(near, wanted, atol=1e-3) and torch.allclose(near, mixed, atol=1e-3)
 
 
+def test_fedapts_loss_by_hand():
+    made, x, y = worker("FedAPT", place=3)
+    net, k = made.client.net, 2      # "blended" is the third domain
+    t = net.head.texts(net.head.context * (1 + net.keys[k]))
+    wanted = F.cross_entropy(net.head.logits(x, t), y) - net.query(x).log_softmax(1)[:, k].mean()
+    assert made.method.loss(net, x, y, made.client).item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
 def test_fedclips_loss_by_hand():
     logits, y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2, 1, 2])
     pairs = torch.stack([torch.stack([logits[i, y[j]] for j in range(4)]) for i in range(4)])
     wanted = sum(-pairs[i].log_softmax(0)[i] - pairs[:, i].log_softmax(0)[i] for i in range(4)) / 8
     assert torch.allclose(make("FedCLIP").matched(logits, y), wanted, atol=1e-6)
+
+
+def test_facmics_loss_by_hand():
+    """Its unlabelled images are the client's own test images."""
+    simulation = Simulation(small_run("FACMIC", {"lam": 0.7}, net="cnn4"))
+    made = simulation.workers[0]
+    made.begin(simulation.message(0), 3)
+    client, net, x, y = made.client, made.client.net.eval(), made.client.train.input()[:6], made.client.train.y[:6]
+    some = torch.randint(len(client.test), (6,), generator=generator(client.seed, "unlabelled", 3, client.id, 0))
+    z, other = net.body(x), net.body(client.test.input(some))
+    far = lmmd(z, F.one_hot(y, 10).float(), other, net.head(other).softmax(1))
+    wanted = made.method.matched(net.head(z), y) + 0.7 * far
+    assert far > 0.01 and made.method.loss(net, x, y, client).item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_lmmd_by_hand():
+    """One class, one sample on each side at 0 and 2: d^2 = h = 4, so k(0, 0) = 5 and k(0, 2) = sum_i e^{-2^(2 - i)}."""
+    one, across = torch.ones(1, 1), sum(math.exp(-2.0 ** (2 - i)) for i in range(5))
+    assert lmmd(0 * one, one, 2 * one, one).item() == pytest.approx(2 * 5 - 2 * across, rel=1e-5)
 
 
 def test_lmmd_is_zero_for_equal_samples_and_grows_with_their_distance():

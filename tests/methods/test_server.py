@@ -289,6 +289,15 @@ def test_rucr_balanced_contrast_by_hand():
     assert nobody.item() == 0 and z.grad.abs().sum() == 0
 
 
+def test_rucrs_loss_by_hand():
+    net, x, y = Net(nn.Linear(3, 5), nn.Linear(5, 2)), by_hand.draw(8, 3), torch.arange(8) % 2
+    protos, held = by_hand.draw(2, 5, seed=1), tensor([1, 3])
+    found = make("RUCR", {"lam": 0.3, "tau": 0.5}).loss(
+        net, x, y, by_hand.client_of(net, x, y, got={"protos": protos, "held": held}))
+    contrast = methods.balanced_contrast(net.body(x), y, protos, held, 0.5)
+    equal(found, F.cross_entropy(net(x), y) + 0.3 * contrast)
+
+
 def test_rucr_mixtures_lie_between_a_prototype_and_a_unit_feature():
     protos, z = tensor([[2.0, 0.0], [7.0, 7.0], [0.0, 2.0]]), tensor([[3.0, 4.0]])
     gen = torch.Generator().manual_seed(0)

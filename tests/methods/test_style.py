@@ -187,6 +187,17 @@ def test_copies_go_past_the_mean_and_looks_are_mixed_in_pairs():
     assert far.shape == (6, 3, 12, 12) and torch.allclose(far, want, atol=2e-3)
 
 
+@pytest.mark.parametrize(("p", "more", "count"), [(1.0, 1.0, 12), (1.0, 0.5, 9), (0.0, 1.0, 6)])
+def test_a_batch_grows_once_however_many_stages_mix(p, more, count):
+    method, x, y = make("StableFDG", {"p": p, "more": more}, Protocol()), images(6, 28), torch.arange(6) % 3
+    client = Client("0", "", Split(x, y), Split(x, y), net=build(Arch("resnet10", width=4), 3, (3, 28, 28), 0))
+    method.seed, client.scratch = 0, {"gen": drawn()}
+    net, sizes = method.equip(client.net), []
+    net.head.register_forward_hook(lambda head, z, logits: sizes.append(len(logits)))
+    method.loss(net, x, y, client)
+    assert sizes == [count]
+
+
 def test_a_highlighter_by_hand():
     part, z = Highlighter(2, 3), images(3)[:, :2, :2, :2]
     for partner in (None, torch.tensor([1, 0, 2])):

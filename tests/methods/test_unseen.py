@@ -2,6 +2,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import client_of, draw, equal
 from conftest import refusal, small_run
 from torch.distributions import Normal, kl_divergence
 
@@ -9,16 +10,16 @@ from fedlib.core.federation import Client, Split
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.methods import make
-from fedlib.methods.base import Protocol
+from fedlib.methods.base import Protocol, outputs
 from fedlib.methods.unseen import divergence, slope
-from fedlib.models.nets import Arch, build
+from fedlib.models.nets import Arch, Net, build
 
 
-def averaged(name, values, said, extra=()):
-    """The server's entries after a round in which each client says one number for all of them; they start at 0."""
+def averaged(name, values, said, extra=(), start=0.0):
+    """The server's entries after a round in which each client says one number for all of them."""
     method, net = make(name, values), build(Arch("linear"), 2, (3,), 0)
     method.setup(net)
-    method.global_ = {k: torch.zeros_like(v) for k, v in method.global_.items()}
+    method.global_ = {k: torch.full_like(v, start) for k, v in method.global_.items()}
     uploads = {str(i): {"params": {k: torch.full_like(v, s) for k, v in method.global_.items()}, "n": torch.tensor(1),
                         **{k: torch.tensor(each[i]) for k, each in extra}} for i, s in enumerate(said)}
     method.aggregate(uploads)
@@ -38,12 +39,22 @@ def test_who_loses_more_weighs_more_and_goes_on_from_there():
     assert set(method.q_) == {"0", "1", "2"}
 
 
+def test_groupdro_says_the_loss_of_the_net_that_came():
+    simulation = Simulation(small_run("GroupDRO"))
+    worker, message = simulation.workers[0], simulation.message(0)
+    worker.begin(message, 0)
+    client = worker.client
+    before = F.cross_entropy(outputs(client.net, client.train, worker.method.protocol), client.train.y)
+    upload, _ = worker.train(message, 0)
+    assert torch.equal(upload["before"], before)
+
+
 @pytest.mark.parametrize(("tau", "said", "step"), [
     (0.4, [1.0, 2.0, 3.0], 2.0),                    # one direction: the mean
     (0.4, [3.0, 3.0, -3.0], 1 / 3),                 # agreement 1/3 below tau: a third of the mean of 1
     (0.3, [3.0, 3.0, -3.0], 1.0), (1.0, [1.0, -1.0, 3.0, 5.0], 1.0), (0.4, [2.0, -1.0], 0.0)])
 def test_a_step_is_as_long_as_the_clients_agree(tau, said, step):
-    assert averaged("FedGMA", {"tau": tau}, said)[0] == pytest.approx(step)
+    assert averaged("FedGMA", {"tau": tau}, [5 + s for s in said], start=5.0)[0] == pytest.approx(5 + step)
 
 
 def stepped(name, values, net, x, y, **protocol):
@@ -97,6 +108,16 @@ def test_fediir_sends_the_received_nets_slope_and_the_server_remembers():
         assert torch.allclose(v, 0.1 * upload["slope"][k]) and v.abs().sum() > 0
 
 
+def test_the_loss_of_fediir_by_hand():
+    net, x, y = Net(torch.nn.Linear(3, 5), torch.nn.Linear(5, 4)), draw(8, 3), torch.arange(8) % 4
+    common = {"weight": draw(4, 5), "bias": draw(4)}
+    inner = F.cross_entropy(net(x), y)
+    own = torch.autograd.grad(inner, [net.head.weight, net.head.bias], retain_graph=True)
+    far = sum((a - b).square().sum() for a, b in zip(own, common.values()))
+    found = make("FedIIR", {"gamma": 0.3}).loss(net, x, y, client_of(net, x, y, got={"slope": common}))
+    equal(found, inner + 0.3 * far)
+
+
 def test_fediir_needs_a_linear_head():
     run = plan("FedIIR", {}, {"name": "tiny_digits"}, {"net": "resnet10", "width": 4, "head": "hidden"}, {}, 0)
     refusal(lambda: Simulation(run), "FedIIR compares gradients of a linear head")
@@ -139,3 +160,20 @@ def test_fedsr_counts_the_square_or_the_length():
     z = m + F.softplus(s) * torch.randn(m.shape, generator=torch.Generator().manual_seed(0))
     assert sizes[0] - sizes[1] == pytest.approx(float(z.square().sum(1).mean()), rel=1e-4)
     assert sizes[2] - sizes[3] == pytest.approx(float(z.norm(dim=1).mean()), rel=1e-4)
+
+
+def test_fedsr_adds_the_divergence_from_the_aim_of_the_class():
+    simulation = Simulation(small_run("FedSR"))
+    worker = simulation.workers[0]
+    worker.train(simulation.message(0), 0)
+    net, x, y, losses = worker.client.net.eval(), torch.rand(3, 3, 28, 28), torch.tensor([0, 1, 1]), []
+    with torch.no_grad():
+        for p in net.aim.values():
+            p.add_(0.5)
+        for cmi in (2.0, 0.0):
+            worker.client.scratch["gen"] = torch.Generator().manual_seed(0)
+            losses.append(make("FedSR", {"cmi": cmi, "l2": 0.0}).loss(net, x, y, worker.client).item())
+        m, s = net.code(net.body(x)).chunk(2, 1)
+        C, aim = net.aim["C"], Normal(net.aim["m"][y], F.softplus(net.aim["s"])[y])
+        far = kl_divergence(Normal(C * m, C * F.softplus(s)), aim).sum(1).mean()
+    assert losses[0] - losses[1] == pytest.approx(2 * far.item(), rel=1e-4) and far > 0.1

@@ -4,8 +4,10 @@ from statistics import median
 
 import pandas as pd
 import pytest
+from conftest import small_run
 
 from fedlib.engine import records
+from fedlib.engine.loop import sample
 from fedlib.experiments import status, tables
 from fedlib.experiments.results import results_folder
 from fedlib.methods import METHODS
@@ -102,6 +104,20 @@ def test_every_record_has_a_line(every):
     line = every[(every.set == path.parent.name) & (every.hours == record["made"]["seconds"] / 3600)].iloc[0]
     assert line.method == record["run"]["method"] and line.clients == len(record["made"]["data"]["clients"])
     assert line.seconds == median(r["seconds"] for r in record["rounds"] if r["round"])
+
+
+@pytest.mark.parametrize("protocol, part", [({}, 5), ({"participation": 0.4}, 2), ({"cohort": 3}, 3),
+                                            ({"participation": 0.8, "participation_low": 0.2}, None)])
+def test_samples_count_of_the_clients_that_take_part(protocol, part, tmp_path):
+    run = small_run(rounds=9, epochs=2, **protocol)
+    if not part:        # drawn anew in each round
+        part = sum(len(sample(5, run.protocol, run.seed, k)) for k in range(9)) / 9
+        assert 1 < part < 4
+    record = {"run": run.spec, "rounds": [{"round": k + 1, "seconds": 3.0} for k in range(9)],
+              "made": {"data": {"clients": [{"train": 40}] * 5}, "seconds": 27.0, "device": "cpu", "started": "-"}}
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "one.json").write_text(json.dumps(record))
+    assert costs.of_records(tmp_path)["ms a sample"].tolist() == pytest.approx([3000 / (40 * part * 2)])
 
 
 def test_what_a_table_needs():

@@ -35,13 +35,13 @@ LADDER = [of * 10.0 ** power for power in range(-5, 5) for of in (1, 3)]        
 FURTHER = 5         # rates beyond the end of the grid
 PENALTIES = (1.0, 100.0, 1e4, 0.01, 1e3, 1e5, 10.0, 1e6)      # of closed forms, in the scale of the features
 TRIES = len(GRID)
-MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "mu", "Ditto": "mu", "pFedMe": "lam", "FedAMP": "lam",
-        "PerFedAvg": "alpha", "FedPHP": "lam", "FedALA": "eta", "APFL": "alpha", "COPA": "lam", "FedProto": "lam",
-        "FPL": "lam", "FedPLVM": "lam", "I2PFL": "lam_intra", "ADCOL": "mu", "FedPall": "mu", "RUCR": "lam",
-        "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs", "GroupDRO": "eta",
-        "FedGMA": "tau", "FedSAM": "rho", "FedIIR": "gamma", "FedSR": "l2", "FedLC": "tau", "FedNTD": "beta",
-        "FedDecorr": "beta", "FedETF": "scale", "KgCoOp": "lam", "FedPGP": "mu",
-        "FedPAC": "lam", "FedCP": "lam", "GPFL": "lam", "pFedFDA": "ridge", "FedDG": "outer"}
+MAIN = {"FedProx": "mu", "MOON": "mu", "FedDyn": "alpha", "DBE": "kappa", "Ditto": "mu", "pFedMe": "lam",
+        "FedAMP": "lam", "PerFedAvg": "alpha", "FedPHP": "lam", "FedALA": "eta", "APFL": "alpha", "COPA": "lam",
+        "FedProto": "lam", "FPL": "lam", "FedPLVM": "lam", "I2PFL": "lam_intra", "ADCOL": "mu", "FedPall": "mu",
+        "RUCR": "lam", "FACMIC": "lam", "FedDEAP": "lam1", "FedAdam": "eta", "FedGA": "s0", "MPFT": "server_epochs",
+        "GroupDRO": "eta", "FedGMA": "tau", "FedSAM": "rho", "FedIIR": "gamma", "FedSR": "l2", "FedLC": "tau",
+        "FedNTD": "beta", "FedDecorr": "beta", "FedETF": "scale", "KgCoOp": "lam", "FedPGP": "mu", "FedPAC": "lam",
+        "FedCP": "lam", "GPFL": "lam", "pFedFDA": "ridge", "FedDG": "outer"}
 RATE = {"MPFT": "server_lr", "FedPFT": "server_lr", "PerFedAvg": "beta"}     # 0: the protocol's, as the others have
 PENALTY = {"Fed3R": "lam", "AFL": "lam", "FedCGS": "lam"}     # and of those that do not train
 MOST = {"FedALA": 1.0, "APFL": 0.99, "FedGMA": 1.0}        # what a weight may be at most

@@ -246,6 +246,7 @@ def test_a_valve_without_a_say_lets_features_pass():
 
 
 def test_the_loss_of_gpfl_by_hand():
+    """The decay is in the gradient alone."""
     simulation = Simulation(small_run("GPFL", {"lam": 0.3, "mu": 0.2}))
     worker = simulation.workers[0]
     worker.begin(simulation.message(0), 0)
@@ -258,8 +259,15 @@ def test_the_loss_of_gpfl_by_hand():
     size = sum(p.square().sum() for p in [*net.valve.parameters(), net.kinds.weight])
     wanted = (F.cross_entropy(net.head(mine), y)
               + F.cross_entropy(torch.cosine_similarity(common[:, None], e[None], dim=2), y)
-              + 0.3 * (common - e[y]).square().sum().sqrt() + 0.1 * size)
-    assert float(method.loss(net, x, y, client).detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
+              + 0.3 * (common - e[y]).square().sum().sqrt())
+    found = method.loss(net, x, y, client)
+    assert float(found.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    of = [net.valve[0][0].weight, net.kinds.weight]
+    cosines = torch.cosine_similarity(common[:, None], net.kinds.weight[None], dim=2)       # e moves here
+    wanted = wanted - F.cross_entropy(torch.cosine_similarity(common[:, None], e[None], dim=2), y)
+    wanted = wanted + F.cross_entropy(cosines, y) + 0.1 * size
+    for ours, theirs in zip(*(torch.autograd.grad(v, of, retain_graph=True) for v in (found, wanted)), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_gpfl_keeps_its_head_and_asks_with_what_its_client_has():

@@ -175,7 +175,7 @@ class FedCP(FedAvg):
     received H, which stays as it came; z_w: features of the received body. Gumbel noise is added to g in training (in
     PFLlib in tests too). Up travels (H + H_k) / 2. Zhang et al., KDD 2023, arXiv:2307.01217.
     """
-    lam: float = 1.0                     # 1 in PFLlib
+    lam: float = 1.0                     # 1 in PFLlib, 5 in the authors' script
     limit = "a policy has no setting at which it gives everything to one head"
     personal = True
     stackable = False                    # noise is drawn step by step

@@ -40,7 +40,7 @@ def test_no_rule_beats_the_best_round_on_the_test_images(page):
 def test_rows_of_the_paper_and_of_ours(page):
     assert len(page.printed_rows) == 12 and set(fedpall.spreads().index.unique("method")) == set(page.printed_rows)
     assert fedpall.variants(page)["FedBN, all norms"] == ("FedBN, all norms", "FedBN") and len(
-        fedpall.variants(page)) == 6
+        fedpall.variants(page)) == 7
     average = page.printed.avg.unstack("method")
     lead = average.FedPall - average.drop(columns="FedPall").max(axis=1)
     assert lead.round(1).to_dict() == {"office": 3.0, "digits": 1.1, "pacs": 1.1}
@@ -89,7 +89,7 @@ def test_the_profiles_beside_the_papers_protocol(page):
 def test_a_row_is_told_with_its_protocol(page):
     assert page.settings_in_words("FedHEAL") == "tau = 0.4, window = after, lr = 0.001, evaluate = after; " \
         "Digits: tau = 0.3; Office-10, lite: lr = 0.1; PACS, lite: lr = 0.01; " \
-        "Office-10, frozen features, lite: lr = 0.01; PACS, frozen features, lite: lr = 0.01"
+        "Office-10, frozen features, lite: lr = 0.01; PACS, frozen features, lite: lr = 0.01; mini, mini: lr = 0.05"
     assert page.settings_in_words("FedProx, tuned").endswith("; PACS, frozen features, lite: lr = 0.03")     # chosen
 
 

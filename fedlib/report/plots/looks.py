@@ -21,6 +21,7 @@ MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "
               "r = 0.3": (0, "s", "-"), "r = 0.5": (2, "^", "--"), "r = 0.7": (1, "v", "-."), "r = 0.9": (6, "P", "-"),
               "FedDyn": (2, "*", ":"), "FedPLVM": (2, "X", "-."), "FedProc": (6, "s", "-."), "COPA": (6, "o", ":"),
               "FPL": (7, "D", "-."), "FedGA": (7, "^", ":"), "FedPall": (3, "D", "-"), "ADCOL": (7, "P", "-"),
+              "FedPall, one rate": (3, "v", ":"),
               "FedAvg, own statistics": (2, "v", ":"), "FedAvg, tested after training": (0, "X", "-."),
               "FedRep": (1, "*", "-."), "PerFedAvg": (6, "s", "-."), "RUCR": (5, "o", ":"), "FedHEAL": (0, "^", ":"),
               "CE": (6, "s", "-"), "CE + InfoNCE": (1, "^", "-"), "CE + KL": (5, "v", "-"),

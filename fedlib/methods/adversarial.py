@@ -94,9 +94,8 @@ class ADCOL(FedAvg):
     def taught(self, name: str, net, split) -> tuple[dict, dict]:
         """The entries and momenta of a net of the server after this round's epochs on features `(N, D)`."""
         params, moves = getattr(self, f"{name}_") or fresh(net, key(self.seed, name)), getattr(self, f"{name}_moves_")
-        draws = generator(self.seed, name, int(self.number_))
+        draws, lr = generator(self.seed, name, n := int(self.number_)), self.server_rate or rate(self.protocol, n - 1)
         net = load_params(net.to(split.y.device), to_device(params, split.y.device))
-        lr = self.server_rate or rate(self.protocol, int(self.number_) - 1)
         return trained(net, moves, split, self.protocol.batch, self.server_epochs, lr, draws)
 
 

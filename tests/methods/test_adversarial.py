@@ -19,6 +19,7 @@ from fedlib.core.federation import NORMALS, Split, batches
 from fedlib.engine import loop
 from fedlib.methods import adversarial, make
 from fedlib.methods.adversarial import attraction, fresh, trained
+from fedlib.methods.base import rate
 from fedlib.models.nets import Arch, HiddenLayers, Net, build
 
 FORMS = pytest.mark.parametrize("form", ["released", "paper"])
@@ -668,3 +669,14 @@ def test_a_batch_of_one_sample_has_no_adversary(name):
     server = server_of(name, net=net)
     server.aggregate({"0": message(8), "1": message(8)})
     worker_of(name, {}, net, draw(1, 3), LABELS[:1]).train(server.broadcast("0"), 1)
+
+
+def test_the_servers_nets_train_at_a_rate_of_their_own_or_at_the_clients(monkeypatch, tmp_path):
+    """One number in the released code; two nets are trained in each round."""
+    asked = []
+    monkeypatch.setattr(adversarial, "trained", lambda *given: asked.append(given[5]) or trained(*given))
+    for own in (0.01, 0.0):
+        run = small_run("FedPall", {"server_rate": own}, rounds=3, warmup=1)
+        result(run, tmp_path)
+        assert asked == [own or rate(run.protocol, number) for number in range(3) for _ in range(2)]
+        asked.clear()

@@ -83,7 +83,8 @@ def card(page, block: str) -> dict:
 
 def readings(page, block: str) -> tuple[list[str], dict[str, str]]:
     """The paper's rows, no variants of ours and none that stands `aside`; and of those with a number the reading that
-    is highest: MOON's other weight is MOON too. Tuned, where all are.
+    is highest: MOON's other weight is MOON too. Of the row that the claims are about the lowest, since they must hold
+    in each. Tuned, where all are.
     """
     table, named = page.table, page.table.blocks[block].get("claims_of", page.table.printed_as(block))
     printed = set(table.printed[table.printed.dataset == named].method)
@@ -95,7 +96,8 @@ def readings(page, block: str) -> tuple[list[str], dict[str, str]]:
         found = {r: [v for v in claims.variants(forms.get(r, r), table, forms, ours) if v in ours] for r in own}
         if forms and all(found[r] for r in own if r in ours):
             break
-    return own, {r: max(some, key=ours.get) for r, some in found.items() if some}
+    subject = subject_of(page, block)
+    return own, {r: (min if r == subject else max)(some, key=ours.get) for r, some in found.items() if some}
 
 
 def metrics(table) -> set[str]:

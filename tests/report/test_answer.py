@@ -55,6 +55,13 @@ def test_a_row_aside_takes_no_place(page):
     assert answer.card(page, "b")["said"]["ours"] == "FedProx second of 2 with 61.0 %, 15.0 ± 0.0 below MOON, mild"
 
 
+def test_of_the_row_that_is_judged_the_lowest_reading_stands(page):
+    """A claim must hold in each reading of its better row, so the highest would promise too much."""
+    rows = [r | ({"printed": "FedProx"} if r["name"] == "MOON" else {}) for r in page.table.rows]
+    page.table = dataclasses.replace(page.table, rows=rows)
+    assert answer.card(page, "b")["said"]["ours"].startswith("MOON second of 2 with 50.5 %, 11.0 ± 0.0 below FedAvg")
+
+
 def test_without_the_constant_answer_it_is_unknown_who_learned(page):
     for path in page.results.rglob("Constant-*.json"):
         path.unlink()

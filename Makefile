@@ -26,7 +26,7 @@ STAMP := build/stamps/$(SOURCES)
 
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help reproduce test test-all book check-book pdf bench gpu batch mutants lint address clean install
+.PHONY: help reproduce test test-all book check-book pdf bench compare-speed gpu batch mutants lint address clean install
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 

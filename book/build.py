@@ -35,7 +35,7 @@ import readme
 import yaml
 
 from fedlib.core import schema
-from fedlib.core.errors import UserError, nearest
+from fedlib.core.errors import UserError, first_line, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = {"mode": "read", "seconds": {}}  # given to every notebook that has such a parameter
@@ -93,8 +93,7 @@ def opened(notebook: Path):
             nbformat.validate(content)
         return content
     except Exception as error:      # nbformat and the schema have errors of their own
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise Broken(f"{notebook} is not a notebook ({why})") from None
+        raise Broken(f"{notebook} is not a notebook ({first_line(error)})") from None
     finally:
         logging.disable(logging.NOTSET)
 

@@ -103,7 +103,9 @@ def ran(lead: dict) -> bool:
 
 def judged(lead: dict | None) -> str:
     """'+7.3 ± 0.8, supported'."""
-    return "–" if lead is None else f"{overview.gap(lead)}, {lead['verdict']}" if lead["n"] else "not run"
+    if lead is None or not lead["n"]:
+        return "–" if lead is None else "not run"
+    return ", ".join(filter(None, (overview.gap(lead), lead["verdict"])))
 
 
 def first_tables() -> list[str]:

@@ -9,7 +9,7 @@ from scipy.io.matlab import MatReadError
 from scipy.sparse import coo_matrix, issparse
 from sklearn.datasets import load_svmlight_file
 
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 from fedlib.datasets.prepare import TEST, TRAIN
 from fedlib.datasets.published import File
 from fedlib.readers.image_folder import subset_text
@@ -108,7 +108,7 @@ def read_part(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
             data, labels = load_svmlight_file(path, n_features=size, zero_based=True)
     except _BROKEN as error:
         raise UserError(f"{path} is not {path.suffix[1:]} data with {size} features and labels "
-                        f"({_first_line(error)})") from None
+                        f"({first_line(error)})") from None
     return counts_of(data, size, path), classes_of(labels, data.shape[0], path)
 
 
@@ -124,7 +124,7 @@ def read_npz(path: Path, size: int):
             labels = held["yy"].ravel()
     except _BROKEN as error:
         raise UserError(f"{path} is not the amazon.npz with xx_data, xx_col, xx_row, xx_shape, yy and offset "
-                        f"({_first_line(error)})") from None
+                        f"({first_line(error)})") from None
     if len(rows) != 5 or rows != sorted(rows) or rows[0] != 0 or rows[-1] != data.shape[0]:
         raise UserError(f"{path}: offset is {rows}, not where each of the 4 domains begins and the last ends")
     y = classes_of(labels, data.shape[0], path)
@@ -155,10 +155,6 @@ def classes_of(labels, n: int, path: Path) -> np.ndarray:
     if labels.shape != (n,) or not np.isin(labels, (-1, 1)).all():
         raise UserError(f"{path} does not hold {n} labels -1 or 1, one per review")
     return (labels > 0).astype(np.int64)
-
-
-def _first_line(error) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 if __name__ == "__main__":

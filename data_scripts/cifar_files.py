@@ -7,7 +7,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 from fedlib.datasets.published import File
 from fedlib.readers.array_sets import check_classes, check_labels, counts, pooled
 from fedlib.readers.image_folder import bare, subset_text
@@ -117,8 +117,7 @@ def unpickle(path: Path):
     except _Refused as refused:
         raise UserError(f"{path} is refused: as a pickle it asks for {refused}, which no CIFAR batch does") from None
     except Exception as error:  # a garbled pickle may raise anything
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a pickled CIFAR batch ({why})") from None
+        raise UserError(f"{path} is not a pickled CIFAR batch ({first_line(error)})") from None
 
 
 class Said:

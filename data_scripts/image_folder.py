@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from tqdm import tqdm
 
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 from fedlib.core.seeds import key
 from fedlib.datasets.prepare import TEST, TRAIN, folder
 
@@ -137,7 +137,7 @@ def each_image(files: list, work, what: str, skip: list | None = None) -> np.nda
             with Image.open(files[i], formats=FORMATS) as image:
                 work(i, image)
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-            why = (str(error) or type(error).__name__).splitlines()[0]
+            why = first_line(error)
             if skip is None:
                 raise UserError(f"{files[i]} is not a readable image ({why}); --skip-corrupt leaves such files out "
                                 "and writes their names into the manifest") from None

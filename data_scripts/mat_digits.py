@@ -6,7 +6,7 @@ import numpy as np
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 from fedlib.datasets.published import File
 from fedlib.readers.array_sets import check_labels
 
@@ -54,8 +54,7 @@ def read_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
         labels = np.where(y == 10, 0, y).astype(np.int64)
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, NotImplementedError, AttributeError,
             MemoryError, OverflowError, zlib.error, MatReadError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a .mat file with X (32,32,3,N) and y (N,1) ({why})") from None
+        raise UserError(f"{path} is not a .mat file with X (32,32,3,N) and y (N,1) ({first_line(error)})") from None
     if x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3):
         raise UserError(f"{path}: X is {x.dtype} {x.shape}, not uint8 (32, 32, 3, N)")
     if not np.array_equal(labels % 10, y % 10):

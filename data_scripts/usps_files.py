@@ -5,7 +5,7 @@ import h5py
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 from fedlib.datasets.published import File
 from fedlib.readers.array_sets import KINDS, check_labels
 
@@ -54,8 +54,7 @@ def read_libsvm(path: Path):
     try:
         data, labels = load_svmlight_file(path, n_features=256, zero_based=False)
     except (OSError, EOFError, ValueError, OverflowError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not USPS in LIBSVM's format ({why})") from None
+        raise UserError(f"{path} is not USPS in LIBSVM's format ({first_line(error)})") from None
     y = labels.astype(np.int64) - 1
     if not np.array_equal(y + 1, labels):
         raise UserError(f"{path} has labels that are not whole numbers")

@@ -58,6 +58,8 @@ def call(arguments: list) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:        # a full disk, say
+        return fail(error)
 
 
 def fail(message, code: int = 2) -> int:

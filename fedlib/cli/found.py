@@ -31,10 +31,10 @@ def show(table, profile, rule, when, why, form, results, as_json):
         found, text = shown.shown(table, profile, results, rule, when or ""), shown.shown_text
     else:
         raise UserError("name a table, or a claim with --why (`fedlib tables` and `fedlib claims` list them)")
+    told(results)
     if form and not why:
         return click.echo(shown.as_form(table, profile, found["cells"], form))
     click.echo(json.dumps(found, indent=1) if as_json else text(found))
-    told(results)
 
 
 @click.command()
@@ -86,6 +86,8 @@ def check(folder, results, tolerance, table, profile):
     if not tolerance >= 0:
         raise UserError(f"the tolerance is {tolerance:g} points; it has to be 0 or more")
     results = results_folder(results)
+    if folder.resolve() == results.resolve():
+        raise UserError(f"{folder} is the folder of committed records itself: name one of fresh records")
     lines = batch.differences(folder, results)
     if not lines:
         raise UserError(f"no records in {folder}")
@@ -122,7 +124,7 @@ def verify(files, rounds, checkpoint, draw, device, as_json):
         try:
             found.append(verifying.verify(file, rounds, checkpoint, device, known))
         except UserError as error:      # what others sent is evidence: none of it is deleted, and the rest is seen too
-            why = str(error).partition("; delete it")[0]
+            why = str(error).partition("; move it away")[0]
             if len(files) == 1:
                 raise UserError(why) from error
             found.append({"record": str(file), "trusted": False, "why": why})

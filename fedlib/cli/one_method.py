@@ -63,6 +63,8 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
         kept_models.check_data(run, out)
         if save and (run.path(out).exists() > run.beside(out, kept_models.KIND).exists()):
             click.echo("the record is there without its net: it is trained again to keep it", err=True)
+        elif run.path(out).exists():
+            click.echo("the record is there: nothing is trained", err=True)
         with tqdm(total=run.protocol.rounds, unit="round", desc=named(run), disable=None) as bar:
             def say(event, bar=bar, run=run):
                 bar.update(event["round"] - bar.n)

@@ -48,7 +48,7 @@ def told(results):
 
 def parse_seeds(text: str | None) -> list[int] | None:
     """'0,1,2' -> [0, 1, 2]."""
-    return None if text is None else [settings.convert(int, s, "seed") for s in text.split(",")]
+    return None if text is None else list(dict.fromkeys(settings.convert(int, s, "seed") for s in text.split(",")))
 
 
 def show_progress(stream=None, wait: bool = False):

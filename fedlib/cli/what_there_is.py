@@ -68,6 +68,8 @@ def data(name, root, size, domains, skip_corrupt, download, layout, seed):
         registry.reader_of(name)
     except UserError as error:
         raise UserError(f"{error}; your own: fedlib data {name} --from FOLDER or FILE.csv") from error
+    if root and registry.built_in(name):
+        raise UserError(f"{name} is built in and reads no files: give your own another name")
     click.echo(prepare.summary(prepare.prepare(name, size, root, click.echo, skip_corrupt, download, wanted)))
 
 

@@ -8,6 +8,11 @@ class UserError(Exception):
     """A mistake the user can mend. Its text is one line: what is wrong, and what is allowed."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its kind where it has none."""
+    return "no " * isinstance(error, KeyError) + next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def nearest(word: str, known) -> str:
     """'; did you mean 'FedProx'?' for the closest of the known names, or '' when none is close."""
     by_lower = {str(k).lower(): str(k) for k in known}

@@ -137,7 +137,7 @@ def normals(name: str, device) -> Tensor:
 def augment(x: Tensor, draws: Tensor, flip: bool, pad: int = 4) -> Tensor:
     """Random crop of the zero-padded image and, with `flip`, a random mirror; the batch at once.
 
-    x: `(B, 3, H, W)` uint8; draws: `(B, 3)` int64: row offset, column offset in 0..2 pad, mirror 0 or 1.
+    x: `(B, C, H, W)` uint8; draws: `(B, 3)` int64: row offset, column offset in 0..2 pad, mirror 0 or 1.
     """
     height, width = x.shape[-2:]
     rows = draws[:, 0, None] + torch.arange(height, device=x.device)
@@ -150,7 +150,7 @@ def augment(x: Tensor, draws: Tensor, flip: bool, pad: int = 4) -> Tensor:
 
 
 def rotate(x: Tensor, degrees: Tensor) -> Tensor:
-    """Each image turned about its centre, nearest pixel, black outside. x: `(B, 3, H, W)` uint8; degrees: `(B,)`."""
+    """Each image turned about its centre, nearest pixel, black outside. x: `(B, C, H, W)` uint8; degrees: `(B,)`."""
     turn, none = degrees.float() * torch.pi / 180, torch.zeros(len(x), device=x.device)
     grid = nn.functional.affine_grid(torch.stack([torch.stack([turn.cos(), -turn.sin(), none], 1),
                                                   torch.stack([turn.sin(), turn.cos(), none], 1)], 1), x.shape, False)

@@ -1,5 +1,4 @@
 """Files that are there whole or not at all, and locks that one process holds."""
-import contextlib
 import fcntl
 import os
 import secrets
@@ -29,7 +28,7 @@ def write_bytes(path: Path, content: bytes):
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 

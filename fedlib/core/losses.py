@@ -2,6 +2,8 @@
 import torch
 import torch.nn.functional as F
 
+from fedlib.core.errors import UserError
+
 
 def class_means(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """p^k = mean of the features of class k, and how many there are.
@@ -58,7 +60,7 @@ def frame(dim: int, count: int, gen: torch.Generator) -> torch.Tensor:
     Papyan et al., PNAS 2020, arXiv:2008.08186.
     """
     if not 2 <= count <= dim:
-        raise ValueError(f"no frame of {count} vectors in {dim} dimensions")
+        raise UserError(f"no frame of {count} vectors in {dim} dimensions")
     u, _ = torch.linalg.qr(torch.randn(dim, count, generator=gen))
     return ((count / (count - 1)) ** 0.5 * u @ (torch.eye(count) - 1 / count)).T.contiguous()
 

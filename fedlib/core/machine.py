@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from fedlib import __version__
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 
 
 def described(device) -> dict:
@@ -128,7 +128,7 @@ def check_device(device: str):
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{device}' cannot be used here (try cpu): {str(error).splitlines()[0]}") from error
+        raise UserError(f"device '{device}' cannot be used here (try cpu): {first_line(error)}") from error
 
 
 def end_with_parent(pipe: int):

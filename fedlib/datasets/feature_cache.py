@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from fedlib.core import machine
-from fedlib.core.errors import UserError
+from fedlib.core.errors import UserError, first_line
 from fedlib.core.files import moved_into
 from fedlib.datasets import prepare
 from fedlib.models import class_heads, encoders
@@ -64,7 +64,7 @@ def load_features(name: str, size: int | None, encoder: str) -> Features:
     try:
         return _read(path, manifest, whole=path.stat().st_size < prepare.HASH_LIMIT)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged or not ours ({prepare.why(error)}); delete it and run: {command}") from None
+        raise UserError(f"{path} is damaged or not ours ({first_line(error)}); delete it and run: {command}") from None
 
 
 def origin(features: Features) -> dict:
@@ -90,7 +90,7 @@ def _there(manifest: dict, encoder: str) -> dict[Path, dict]:
         try:
             about = _about(path)
         except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"{path} is damaged or not ours ({prepare.why(error)}); delete it") from None
+            raise UserError(f"{path} is damaged or not ours ({first_line(error)}); delete it") from None
         made_of = about["encoder"], about["set"], about["texts"] or texts
         if path == path_of(about) and made_of == (encoder, manifest["digest"], texts):     # not of older templates
             found[path] = about
@@ -274,7 +274,7 @@ def adopt(source: Path, name: str, size: int | None, encoder: str, say=print) ->
         else:
             say(f"the weights of {encoder} are not here, so no row was computed anew")
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{source} is not taken: {prepare.why(error)}") from None
+        raise UserError(f"{source} is not taken: {first_line(error)}") from None
     path = path_of(about)
     from fedlib.datasets.download import disk
     with disk(path.parent), moved_into(path) as temporary:

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fedlib.core import schema
-from fedlib.core.errors import UserError, pick
+from fedlib.core.errors import UserError, first_line, pick
 from fedlib.core.files import moved_into
 from fedlib.datasets.registry import built_in, every, reader_of
 
@@ -266,19 +266,13 @@ def _open(name, size, hash_limit) -> Prepared:
         wanted = {f"{d}/{key}": shape for d, n in manifest["domains"].items()
                   for key, shape in _shapes(n, manifest.get("kind", "images"), size).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{about_it} is not the manifest of {name} at {with_unit(name, size)} ({why(error)}); "
+        raise UserError(f"{about_it} is not the manifest of {name} at {with_unit(name, size)} ({first_line(error)}); "
                         f"{again}") from None
     try:
         tensors = _read_tensors(data, manifest, wanted, hash_limit)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{data} is damaged or not ours ({why(error)}); {again}") from None
+        raise UserError(f"{data} is damaged or not ours ({first_line(error)}); {again}") from None
     return Prepared(manifest, tensors)
-
-
-def why(error) -> str:
-    """The first line of an error, or its kind."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"no {text}" if isinstance(error, KeyError) else text
 
 
 def _read_manifest(path, name, size) -> dict:

@@ -7,7 +7,8 @@ A reader is a module, a class or any other object with
     SIZES               pixels per side, tokens or features that it can be prepared with; the first is the default
     ABOUT               {"source", "licence", "citation", "split", ...}: what the manifest says of it
     FILES               what can be downloaded (`fedlib.datasets.published.File`); where there is nothing, HOW says why
-    read(root, size, say) -> {domain: (x, y, part)}, {what changes in ABOUT}
+    read(root, size, say, skip=None) -> {domain: (x, y, part)}, {what changes in ABOUT}; skip: a list that takes the
+                        names of files left out as unreadable, None: such a file is an error
 
 and, where it differs, KIND = "images" | "tokens" | "features", BUILT_IN = True (needs no raw files), RAW (the folder
 of raw files that several sets share), PARTIAL = True (some of the domains will do).

@@ -144,7 +144,7 @@ def feddeap(d: Domain) -> Parts:
 
 
 def stored(name: str):
-    """A split that only a list can say: per domain one bit for each sample, 1 is test (fedlib/stored_splits)."""
+    """A split that only a list can say: per domain one bit for each sample, 1 is test (stored_splits/)."""
     def make(d: Domain) -> Parts:
         path = STORED / f"{name}.json"
         try:

@@ -34,20 +34,14 @@ class Fault(UserError):
     """A source or an archive that is no good; another source may be."""
 
 
-def unpack(archive, target, say=print, limit=None) -> int:
-    """Unpack a zip, or a tar (plain, gz, bz2, xz), into `target` beside what is there; return the number of files.
+def unpacked(archive: Path, target: Path, limit=None) -> tuple[int, list]:
+    """Unpack a zip, or a tar (plain, gz, bz2, xz), into `target` beside what is there; the number of files, and the
+    names that are now there. All are written aside first, then renamed.
 
     limit: bytes it may unpack to; None: RATIO times its own, at least LEAST. Hold the lock when others may do the same.
     UserError names archive and member, and nothing is unpacked: a member that would leave the folder, is a link, a
     device, there twice, encrypted, cut or corrupt; too many bytes; other content in its place; no space.
     """
-    count, _ = unpacked(Path(archive), Path(target), limit)
-    say(f"{archive}: {count} files unpacked into {target}")
-    return count
-
-
-def unpacked(archive, target, limit=None) -> tuple[int, list]:
-    """The number of files, and the names that are now in `target`. All are written aside first, then renamed."""
     new = not target.exists()
     with disk(target, f" for the content of {archive.name}"):
         target.mkdir(parents=True, exist_ok=True)

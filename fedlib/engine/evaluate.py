@@ -62,7 +62,7 @@ def measure_round(simulation, said: list, test: bool = True) -> dict:
 
 def _mean(values: dict) -> float:
     """Over the domains with a finite value: batch-norm may overflow in one of them and recover in the next round."""
-    values = [v for v in values.values() if finite(v)] or [float("nan")]
+    values = [v for v in values.values() if abs(v) < float("inf")] or [float("nan")]
     return round(sum(values) / len(values), 6)
 
 
@@ -73,11 +73,6 @@ def _by_domain(scores) -> dict:
         total, weights = sums.get(domain, (0, 0))
         sums[domain] = total + weight * value, weights + weight
     return {d: round(total / weights, 6) for d, (total, weights) in sums.items()}
-
-
-def finite(value: float) -> bool:
-    """Is it a number, and not infinite?"""
-    return value == value and abs(value) != float("inf")
 
 
 def stalled(rounds: list[dict], protocol) -> bool:

@@ -14,7 +14,7 @@ from fedlib.core.seeds import generator
 from fedlib.datasets.partition import federate
 from fedlib.engine import records
 from fedlib.engine.checkpoint import between, checkpoint, resume, tidy
-from fedlib.engine.evaluate import asked, finite, measure_round, stalled
+from fedlib.engine.evaluate import asked, measure_round, stalled
 from fedlib.engine.run import Run
 from fedlib.engine.worker import Workers, initial_net
 from fedlib.engine.worker import workers as make_workers
@@ -85,7 +85,7 @@ class Simulation:
         del uploads     # a net for each client: a test has the room
         row = {"round": self.number + 1, **measure_round(self, said, test), "bytes_up": up, "bytes_down": down}
         row |= ({"server": self.server.measured} if self.server.measured else {}) | self.workers.heard()
-        if not all(map(finite, (row.get("loss", 0.0), row["train_loss"]))):
+        if not all(map(math.isfinite, (row.get("loss", 0.0), row["train_loss"]))):
             raise Diverged(f"{run.method} (seed {run.seed}) diverged in round {row['round']}: the loss is not finite; "
                            f"lower lr ({run.protocol.lr}) or the method's weights")
         self.rounds.append({**row, "seconds": round(time.monotonic() - start, 3)})

@@ -9,11 +9,12 @@ from fedlib.core.files import write_bytes
 from fedlib.engine.evaluate import stalled
 from fedlib.engine.run import Run, run_digest
 
-MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "data?": {"digest": str}}
+MADE = {"seconds": float, "hardware?": str, "commit?": str, "torch?": str, "peak_mb?": float, "data?": {"digest": str}}
 BY_NAME = ("acc", "after", "val", "unseen", "transfer")     # of a round: {domain or measure: %}
-NUMBERS = ("loss", "train_loss", "seconds")
-FAR = float("inf")
-AGAIN = "; delete it and run it again"
+NUMBERS = ("loss", "train_loss")
+SUMS = ("bytes_up", "bytes_down", "seconds")
+FAR = 1e300         # also of whole numbers, which have no end
+AGAIN = "; move it away and run it again"
 LARGEST = 2**23         # bytes; the largest that was ever made has 264 kB
 
 
@@ -44,11 +45,13 @@ def read_measured(run: Run, results: Path, kind: str, form: dict) -> dict:
 def read_record(path: Path) -> dict:
     """The record at `path`; UserError when it is not one, in what any reader uses, or not of the run in its name."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST // 2**20} MiB")
+        if not path.is_file() or path.stat().st_size > LARGEST:     # a pipe would be waited for
+            raise ValueError(f"it is no file, or one larger than {LARGEST // 2**20} MiB")
         record = schema.check(schema.parsed(path.read_text()), {"run": dict, "rounds": list, "made": MADE})
         if not path.stem.endswith(run_digest(record["run"])):
             raise ValueError("its name is that of another run, or its settings were changed")
+        if not all(v.isprintable() for v in record["made"].values() if isinstance(v, str)):     # shown in terminals
+            raise ValueError("what it says of its making is not plain text")
         check_rounds(record["rounds"])
         check_plan(record)
         return record | {"rounds": tested(record["rounds"])}
@@ -65,7 +68,7 @@ def tested(rounds: list[dict]) -> list[dict]:
     for row in rounds:
         since.append(row)
         if "acc" in row:
-            sums = {k: sum(r[k] for r in since) for k in ("bytes_up", "bytes_down", "seconds", "train_loss")}
+            sums = {k: sum(r[k] for r in since) for k in (*SUMS, "train_loss")}
             mean, most = round(sums["train_loss"] / len(since), 6), max(abs(r["train_loss"]) for r in since)
             found, since = [*found, row | sums | {"train_loss": mean, "highest_loss": most}], []
     return found
@@ -75,18 +78,19 @@ def check_rounds(rounds: list[dict]):
     """ValueError unless these are a run's rounds, alike but where machines were absent. Quick: thousands are read."""
     if not rounds or not all(isinstance(r, dict) and r.get("acc", True) for r in rounds):
         raise ValueError("it has no rounds")
-    if not all(abs(r.get(k, FAR)) < FAR for r in rounds if "acc" not in r
-               for k in ("bytes_up", "bytes_down", "seconds", "train_loss")):
+    if not all(abs(r.get(k, FAR)) < FAR for r in rounds if "acc" not in r for k in (*SUMS, "train_loss")):
         raise ValueError("its rounds without a test are not whole")
     rounds = [r for r in rounds if "acc" in r]
-    wanted = set().union(*rounds) & {*BY_NAME, *NUMBERS, "val_loss"}
+    wanted = set().union(*rounds) & {*BY_NAME, *NUMBERS, *SUMS, "val_loss"}
     domains = {d for r in rounds for d in r["acc"]}
     for r in rounds:
         try:
             percents = [v for k in BY_NAME if k in r for v in r[k].values()]
-            whole = r.get("absent") or (wanted <= r.keys() and r["acc"].keys() == domains)
-            right = (whole and type(r["round"]) is int and all(type(v) is not bool and 0 <= v <= 100 for v in percents)
-                     and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
+            away, after, sent = r.get("absent", []), r.get("after", r["acc"]), [r[k] for k in SUMS if k in r]
+            right = (type(away) is list and (away or (wanted <= r.keys() and r["acc"].keys() == domains))
+                     and after.keys() == r["acc"].keys() and r.get("val", True) and "highest_loss" not in r
+                     and type(r["round"]) is int and all(type(v) is not bool and 0 <= v <= 100 for v in percents)
+                     and all(0 <= v < FAR for v in sent) and all(abs(r[k]) < FAR for k in NUMBERS if k in r)
                      and isinstance(r.get("val_loss", 0), float | int))     # which may overflow in a round
         except (KeyError, TypeError, AttributeError):
             right = False

@@ -258,7 +258,7 @@ def differences_text(lines: list) -> str:
     known = [gap for _, _, gap in lines if gap == gap]
     equal, most = sum(same for _, same, _ in lines), max(known, default=0)
     return (f"{len(lines)} fresh records: {equal} equal to the committed ones in every percentage and loss, "
-            f"{len(known) - equal} differ by at most {most:.2f} points, "
+            f"{len(known) - equal} differ by at most {most:.2f} points in their last five rounds, "
             f"{len(lines) - len(known)} have no committed one")
 
 

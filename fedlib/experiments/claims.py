@@ -5,16 +5,18 @@
     contradicted   it lies below 0 over one rival (over `rank` of them), at a level divided by the number of rivals;
                    only these rows must be evidence
     undecided      neither, on runs that are evidence; or a lead, either way, that is gone when each row gains what
-                   twice the rounds may bring: then `reason` says so
+                   twice the rounds of the longest may bring, or, where the best of all tests counts, in the last five
+                   rounds: then `reason` says so
     not evidence   fewer than three seeds or fewer than planned, an interval as wide as the column, rows that give the
                    same numbers, or a row that did not learn, did not settle, diverged or was not tuned for this column,
                    by as many tries as the others and within the rates tried: `reason` says which
-    not run        a row has no record
+    not run        a row has no record, or another reading of the better row that is planned has none
 
 So where nothing differs, at most 5 % of the claims are called supported or contradicted.
 """
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedlib.experiments import evidence
@@ -42,9 +44,9 @@ def judge_claims(table: Table, profile: str, results: Path, rule: str | None = N
     for c in table.claims:
         found = judge_tuned(c, cells, rows, table, profile)
         if found["verdict"] in DECIDED:
-            numbers = c["block"], c["better"], *c["than"], found["gap"]
-            if first.setdefault(numbers, c["id"]) != c["id"]:
-                found |= {"verdict": NOT_EVIDENCE, "reason": f"the same numbers already stand behind {first[numbers]}"}
+            behind = c["block"], c["better"], *c["than"], found["gap"]
+            if first.setdefault(behind, c["id"]) != c["id"]:
+                found |= {"verdict": NOT_EVIDENCE, "reason": f"the same numbers already stand behind {first[behind]}"}
         lines.append({k: c[k] for k in ("id", "source", "says")} | found | {"note": c.get("note", "")})
     return pd.DataFrame(lines, columns=COLUMNS)
 
@@ -52,6 +54,7 @@ def judge_claims(table: Table, profile: str, results: Path, rule: str | None = N
 def judge_tuned(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table, profile: str) -> dict:
     """`judge` of the tuned rows where all that the claim names are there in that form, else of the rows as they are
     given; `rows` says which."""
+    claim = claim | {"planned": {p.row for p in table.runs(profile) if p.block == claim["block"]}}
     tuned = judge(in_tuned_form(claim, table, profile), cells, rows, table) | {"rows": "tuned"}
     return tuned if tuned["verdict"] != NOT_RUN else judge(claim, cells, rows, table) | {"rows": "as given"}
 
@@ -83,17 +86,18 @@ def rivals(claim: dict, table: Table, there) -> list[str]:
 
 def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) -> dict:
     """The verdict of one claim from `values` and `evidence.of_rows`. Of a better row with several readings it is
-    supported or contradicted when each that has records is.
+    supported or contradicted when each is that is planned here.
 
     direction: what the intervals alone say. Of the rival that decides, `over`: mean and half of the difference paired
     by seed, n, the printed difference, whether ours agrees with its size, for an undecided claim the seeds it needs to
     find the printed difference (0: none would). p: of the whole claim.
     """
     part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
-    by_row = part.pivot(index="seed", columns="row", values="value")
-    readings = variants(claim["better"], table, claim.get("forms", {}), by_row)
-    found = [judge_one(claim | {"better": row}, by_row, rows, table, rivals(claim, table, by_row)) for row in readings]
-    found = [f for f in found if f["verdict"] != NOT_RUN] or found
+    by_row, lasting = (part.pivot(index="seed", columns="row", values=k) for k in ("value", "lasting"))
+    better, *others = variants(claim["better"], table, claim.get("forms", {}), by_row)
+    readings = [better, *(r for r in others if r in by_row or r in claim.get("planned", ()))]
+    found = [judge_one(claim | {"better": row}, by_row, lasting, rows, table, rivals(claim, table, by_row))
+             for row in readings]
     nearest = {SUPPORTED: -1, CONTRADICTED: 1}      # to zero
     weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["direction"] == UNDECIDED,
                                         nearest.get(f["verdict"], 0) * f["mean"]))
@@ -105,7 +109,8 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     return weakest
 
 
-def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Table, than: list[str]) -> dict:
+def judge_one(claim: dict, by_row: pd.DataFrame, lasting: pd.DataFrame, rows: pd.DataFrame, table: Table,
+              than: list[str]) -> dict:
     """`judge` of one reading of the better row, over the rivals `than`."""
     empty = {"reason": "", "direction": "", "over": "", "mean": float("nan"), "half": float("nan"), "n": 0,
              "printed": float("nan"), "agrees": None, "needs": 0, "p": float("nan")}
@@ -128,8 +133,10 @@ def judge_one(claim: dict, by_row: pd.DataFrame, rows: pd.DataFrame, table: Tabl
     if verdict == UNDECIDED:
         found["needs"] = seeds_needed(printed, gap.std())
     found |= {"evidence": in_words(found, verdict), "gap": tuple(gap.round(6))}
-    if verdict in (SUPPORTED, CONTRADICTED) and (reasons := passing(verdict, gaps, claim, column)):
-        verdict = UNDECIDED
+    if verdict in (SUPPORTED, CONTRADICTED):
+        later = {r: (lasting[claim["better"]] - lasting[r]).dropna() for r in than}
+        if reasons := passing(gaps, later, claim, column, doubted, found):
+            verdict = UNDECIDED
     return found | {"verdict": verdict, "reason": "; ".join(reasons)}
 
 
@@ -140,6 +147,8 @@ def compared(gaps: dict[str, pd.Series], rank: int = 1, doubted: set = frozenset
     below = sorted(by_chance[r] for r, gap in gaps.items() if gap.mean() <= 0)
     above = sorted((by_chance[r] for r, gap in gaps.items() if gap.mean() > 0), reverse=True)
     p = min(1.0, len(gaps) * below[rank - 1]) if len(below) >= rank else above[rank - 1 - len(below)]
+    if direction == CONTRADICTED:       # by those that decide
+        p = min(1.0, len(gaps) * max(by_chance[r] for r in against))
     mean, half = interval(gaps[against[-1]])
     return {"direction": direction, "against": against, "over": against[-1], "mean": mean, "half": half,
             "n": len(gaps[against[-1]]), "p": p}
@@ -182,13 +191,18 @@ def faults(found: dict, rows: pd.DataFrame, named: list[str], n: int) -> list[st
     return reasons + evidence.faults(rows[rows.row.isin(named)].to_dict("records"))
 
 
-def passing(direction: str, gaps: dict[str, pd.Series], claim: dict, rows: pd.DataFrame) -> list[str]:
-    """Why a lead may be one of speed: what is left of it when each row gains what twice the rounds may bring."""
-    gains = rows.set_index("row").gain
-    later = compared({r: gap + gains[claim["better"]] - gains[r] for r, gap in gaps.items()}, claim.get("rank", 1))
-    return [] if later["direction"] == direction else [
-        f"going on as the curves rise, twice the rounds would leave {later['mean']:+.1f} ± {later['half']:.1f} points "
-        f"over {later['over']}"]
+def passing(gaps: dict, lasting: dict, claim: dict, rows: pd.DataFrame, doubted: set, found: dict) -> list[str]:
+    """Why a lead may be one of speed, or of a lucky test: what is left when each row gains what the curves foretell for
+    twice the rounds of the longest of them, and what there is in the last five rounds (`lasting`, as `gaps`)."""
+    rows = rows.set_index("row").loc[[claim["better"], *gaps]]
+    most = rows.rounds.max()
+    gains = rows.gain * (1 + np.log2(most / rows.rounds))       # as much again with each doubling
+    every = {f"going on as the curves rise, {2 * most:.0f} rounds would leave":
+             {r: gap + gains[claim["better"]] - gains[r] for r, gap in gaps.items()},
+             "the best of all tests is chosen on the test images; the last five rounds have": lasting}
+    judged = {why: compared(later, claim.get("rank", 1), doubted) for why, later in every.items()}
+    return [f"{why} {later['mean']:+.1f} ± {later['half']:.1f} points over {later['over']}"
+            for why, later in judged.items() if later["direction"] != found["direction"]]
 
 
 def printed_difference(claim: dict, over: str, table: Table) -> float:

@@ -104,7 +104,7 @@ def place(p: tables.Planned) -> tuple:
 def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, when: str = "",
             seeds=None) -> pd.DataFrame:
     """One line for each block, column and row with records: n, mean, missing, above, half, learned, rise, settled,
-    gain, loss, diverged, crumbs, tuned, by, end.
+    gain, rounds, loss, diverged, crumbs, tuned, by, end.
 
     missing: planned seeds without a record: a run whose loss is no number leaves none, and the others would flatter it.
     by: the tries and seeds of a tuned row's choice. end: is its rate the lowest or the highest that was tried?
@@ -114,16 +114,14 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     many tests lies above a constant answer by chance; learned: the interval lies above 0; None of one seed, or where
     the constant answer was not run with each. rise: by `rise`, of this column; of runs whose rate fell to nothing their
     `level` minus that in half the rounds: not settled until each seed has been trained so. settled: True of a row of
-    one round. gain: the points that twice the rounds may bring, GROWS times the rise; where the rate fell to nothing,
-    the rise once more; nothing where a run stopped before its last round.
+    one round, not of one that was tested once in several. gain: the points that twice the rounds may bring, GROWS times
+    the rise; where the rate fell to nothing, the rise once more; nothing where a run stopped before its last round.
+    rounds: of its longest run.
     """
     cells = filled.values(table, profile, results, rule, seeds, when)
-    lasting = {place: part.set_index("seed").value for place, part in
-               (cells if (rule or table.select) != "best-test" else
-                filled.values(table, profile, results, "last5", seeds, when)).groupby(["block", "setting", "row"])}
     floors = {place: part.set_index("seed").value for place, part in
               filled.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
-    curves, losses, shared, open_ends, crumbed = {}, {}, set(), set(), set()
+    curves, losses, lengths, shared, open_ends, crumbed = {}, {}, {}, set(), set(), set()
     shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in filled.records_of(table, profile, results, seeds, when):
@@ -136,6 +134,8 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
             elif half:
                 moved = level(rounds, setting) - level(half, setting)
             curves.setdefault((p.block, setting, p.row), []).append((moved, grows * moved))
+        lengths[p.block, p.row] = max(1, rounds[-1]["round"], lengths.get((p.block, p.row), 0))
+        open_ends |= {(p.block, p.row)} if sum(r["round"] > 0 for r in rounds) == 1 < rounds[-1]["round"] else set()
         losses.setdefault((p.block, p.row), []).append(filled.highest_loss(rounds))
         crumbed |= {(p.block, p.row)} if crumbs(p, record) else set()
         after = p.row in at_home or p.run.protocol.evaluate == "after"
@@ -146,7 +146,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         sample = part.set_index("seed").value
         own = floors.get((tables.CONSTANT, block, setting), sample[:0])
         floor = floors.get((tables.COMMON, block, setting), own) if (block, row) in shared else own
-        over = (lasting[block, setting, row] - floor).dropna()
+        over = (part.set_index("seed").lasting - floor).dropna()
         (mean, half), learned = interval(over), None
         if 1 < len(over) == len(sample):
             learned = bool(mean - half > 0)
@@ -158,11 +158,12 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "missing": max(0, planned - len(sample)), "by": table.chosen_by(row, profile, block),
                       "above": mean, "half": half, "learned": learned, "rise": rising, "settled": settled,
-                      "gain": max(0.0, gain), "loss": loss, "diverged": loss > filled.FAR,
-                      "crumbs": (block, row) in crumbed, "tuned": table.tuned(row, profile, block, setting),
-                      "end": ends[block, row]})
+                      "gain": max(0.0, gain), "rounds": lengths[block, row], "loss": loss,
+                      "diverged": loss > filled.FAR, "crumbs": (block, row) in crumbed,
+                      "tuned": table.tuned(row, profile, block, setting), "end": ends[block, row]})
     return pd.DataFrame(lines, columns=["block", "setting", "row", "n", "mean", "missing", "above", "half", "learned",
-                                        "rise", "settled", "gain", "loss", "diverged", "crumbs", "tuned", "by", "end"])
+                                        "rise", "settled", "gain", "rounds", "loss", "diverged", "crumbs", "tuned",
+                                        "by", "end"])
 
 
 def at_end(table: Table, row: str, profile: str, block: str) -> bool:

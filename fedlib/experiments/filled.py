@@ -84,19 +84,21 @@ def fallen(table: Table, profile: str, results: Path, seeds=None, when="") -> se
 
 def values(table: Table, profile: str, results: Path, rule: str | None = None, seeds=None, when="",
            planned: list[Planned] | None = None) -> pd.DataFrame:
-    """One line per record and column: block, setting (domain or avg), row, seed, value. `when`, `planned` as for
-    `records_of`.
+    """One line per record and column: block, setting (domain or avg), row, seed, value, lasting. `when`, `planned` as
+    for `records_of`.
 
-    "avg" is the mean over the domains, where none of the block's columns is missing.
+    "avg" is the mean over the domains, where none of the block's columns is missing. lasting: of the last five rounds
+    where the best of all tests counts, else the value once more.
     """
     rule = pick("selection", rule or table.select, SELECT)
-    lines = [(p.block, setting, p.row, p.seed, value)
+    lines = [(p.block, setting, p.row, p.seed, value, lasting.get(setting, float("nan")))
              for p, record in records_of(table, profile, results, seeds, when, planned)
+             for lasting in [select(record, "last5" if rule == "best-test" else rule)]
              for setting, value in select(record, rule).items()]
-    columns = ["block", "setting", "row", "seed", "value"]
+    columns = ["block", "setting", "row", "seed", "value", "lasting"]
     domains = pd.DataFrame(lines, columns=columns)
-    groups = domains.groupby(["block", "row", "seed"], sort=False)["value"]
-    averages = [(block, "avg", row, seed, part.mean()) for (block, row, seed), part in groups
+    groups = domains.groupby(["block", "row", "seed"], sort=False)[["value", "lasting"]]
+    averages = [(block, "avg", row, seed, *part.mean()) for (block, row, seed), part in groups
                 if not table.transfer and len(part) == len(table.blocks[block]["columns"])]
     return pd.DataFrame(lines + averages, columns=columns)
 

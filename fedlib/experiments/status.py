@@ -56,11 +56,6 @@ def begun(planned, results: Path) -> float:
     return 0.0
 
 
-def overview(table, profile: str, results: Path, seeds=None) -> dict:
-    """`summary` of what a profile of a table plans."""
-    return summary(table.runs(profile, seeds), results)
-
-
 def summary(planned: list, results: Path) -> dict:
     """{"done", ..., "missing": counts, "hours": spent on the records, "left": hours, "guessed": runs without a basis,
     "usual": hours of a run, "peak_mb": the most memory of a record, "hardware": where they were made}.

@@ -20,7 +20,7 @@ IND = "ind"         # the column of a table of transfer that says how well the c
 TUNED = "tuned.json"                # what `fedlib tune` has chosen, by table, block and profile, and row
 WON = {"settings": dict, "protocol": dict, "accuracy": float, "given": float}
 # A table of transfer chooses by ood, and by ind; further: factors of the rate, beyond the grid (`tune.reaching`).
-CHOICE = WON | {"tries": int, "seeds": [int], "further?": [float], "ind?": WON}
+CHOICE = WON | {"tries": int, "seeds": [int], "further?": [float], "lost?": int, "ind?": WON}
 PROFILES = {"mini": "embedded data, minutes on a laptop: shows that all works, is not the paper's experiment",
             "lite": "the real data with a smaller net, less training or smaller images",
             "paper": "the paper's protocol in full"}
@@ -36,7 +36,7 @@ ROW = VALUES | {"name": str, "method?": str, "printed?": str, "profiles?": [str]
 HOW = {"data": dict, "net": dict, "protocol": dict}
 CHANGES = {f"{part}?": dict for part in HOW} | {"seeds?": [int]}
 PAPER = {"paper?": dict, "code?": [str], "methods?": {str: VALUES},
-         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "distance?": [str], "claims_of?": str}
+         "blocks": {str: {"title": str, "columns": {str: str}, "printed?": str, "claims_of?": str}
                     | {f"{p}?": HOW | {"seeds?": [int]} for p in PROFILES}},
          "tables": {str: {"title": str, "blocks": [str], "rows?": [ROW], "rows_of?": str, "seeds": [int], "select": str,
                           "measure?": str, "question?": str, "page?": str, "columns?": {str: str}, "data?": {str: dict},

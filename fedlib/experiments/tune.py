@@ -13,6 +13,7 @@ Gulrajani and Lopez-Paz, ICLR 2021, arXiv:2007.01434: a comparison is that of me
 import copy
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -187,16 +188,19 @@ def choose(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     """{"block.profile": {row: {"settings", "protocol", "tries", "seeds", "accuracy", "given"}}} of the rows with tries.
 
     A row whose tries are not all there, or have diverged, is chosen from those that are; one without any is left out.
-    accuracy: of the best try; given: of the row as it is, 0 where it has none. A table of transfer chooses by ood, and
-    its `ind` is what ind would choose: a net of one's own is a little worse at home where it is best abroad.
+    lost: how many runs of its tries have no number, where some have none. accuracy: of the best try; given: of the row
+    as it is, 0 where it has none. A table of transfer chooses by ood, and its `ind` is what ind would choose: a net of
+    one's own is a little worse at home where it is best abroad.
     """
     how, made = (table, profile, results, blocks, rows, count, seeds), {}
+    asked = Counter((p.block, p.row) for p in tries(table, profile, blocks, rows, count, seeds))
     at_home = dict(list(scores(*how, tables.IND).groupby(["block", "row"]))) if table.transfer else {}
     for (block, name), part in scores(*how).groupby(["block", "row"], sort=False):
-        part = part[part.n > 0]
+        lost, part = asked[block, name] - part.n.sum(), part[part.n > 0]
         if len(part):
             tried = grid(table, next(r for r in table.rows if r["name"] == name), block, profile, count)
             own = won(part, tried) | {"tries": count, "seeds": list(seeds)}
+            own |= {"lost": int(lost)} if lost else {}
             if further := table.choice(name, profile, block).get("further"):
                 own["further"] = further
             if table.transfer:

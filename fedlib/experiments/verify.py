@@ -4,13 +4,12 @@ A record says what was asked, so whoever holds the data can ask the same again: 
 a checkpoint that its maker sends along the rounds after that. What is not trained again is not verified.
 """
 import datetime
-import json
 import math
 import random
 from collections import defaultdict
 from pathlib import Path
 
-from fedlib.core import machine
+from fedlib.core import machine, schema
 from fedlib.core.errors import UserError
 from fedlib.datasets import feature_cache, prepare
 from fedlib.engine import records
@@ -28,8 +27,8 @@ SHORT = 10.0                    # seconds of a round, of the records that are dr
 def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: str = "cpu",
            known: dict | None = None) -> dict:
     """{"record", "planned": tables that plan the run, "data": are they the same, "rounds": [{"round", "acc", "again",
-    "loss", "loss_again", "equal", "close"}], "hardware", "here", "trusted"}: a record beside its rounds trained
-    again.
+    "loss", "loss_again", "equal", "close"}], "of": how many it has, "hardware", "here", "trusted"}: a record beside its
+    rounds trained again.
 
     trusted: planned, of the same data, and every round close: the mean of whatever it measured in percent
     within POINTS and each domain within twice as many, the training loss and the bytes within SHARE. The rounds are the
@@ -58,7 +57,7 @@ def verify(path: Path, rounds: int = 1, checkpoint: Path | None = None, device: 
     compared = [beside(old, new) for old, new in zip(record["rounds"][first:], again[first:])]
     data = made.get("data", {}).get("digest") == simulation.federation.about["digest"]
     where = (plans() if known is None else known).get(run.digest, [])
-    return {"record": str(path), "planned": where, "data": data, "rounds": compared,
+    return {"record": str(path), "planned": where, "data": data, "rounds": compared, "of": len(record["rounds"]),
             "hardware": made.get("hardware", "unknown"), "here": machine.described(device)["hardware"],
             "trusted": bool(where and data and compared and all(r["close"] for r in compared))}
 
@@ -68,18 +67,31 @@ def drawn(folder: Path, number: int, day: datetime.date) -> list[Path]:
 
     UserError: there is none.
     """
-    here = {json.loads(path.read_text()).get("digest") for path in prepare.folder().glob("*.json")} - {None}
+    here = set(map(digest_of, prepare.folder().glob("*.json"))) - {None}
     every = sorted(folder.glob("*/*.json")) or sorted(folder.glob("*-*.json"))
     random.Random(day.isoformat()).shuffle(every)
-    found = (path for path in every if can_be_trained(records.read_record(path), here))
+    found = (path for path in every if can_be_trained(path, here))
     some = [path for path, _ in zip(found, range(number))]
     if not some:
         raise UserError(f"no record in {folder} is of data that are prepared here")
     return some
 
 
-def can_be_trained(record: dict, here: set[str]) -> bool:
-    """Is a round of it short, and are its data, and the features that it wants, among the digests that are here?"""
+def digest_of(path: Path) -> str | None:
+    """The digest in a manifest, or None where the file is none."""
+    try:
+        return schema.check(schema.parsed(path.read_text()), {"digest": str})["digest"]
+    except (OSError, ValueError):
+        return None
+
+
+def can_be_trained(path: Path, here: set[str]) -> bool:
+    """Is a round of the record short, and are its data, and the features that it wants, among the digests that are
+    here? True of one that cannot be read: `verify` says why."""
+    try:
+        record = records.read_record(path)
+    except UserError:
+        return True
     data, rounds = record["run"]["data"], len(record["rounds"])
     if record["made"].get("data", {}).get("digest") not in here or record["made"]["seconds"] > SHORT * rounds:
         return False
@@ -110,10 +122,10 @@ def same(old: dict, new: dict) -> bool:
 def beside(old: dict, new: dict) -> dict:
     """One round of the record and the same trained again."""
     alike = old["round"] == new["round"] and apart([old], [new]) <= POINTS
-    near = math.isclose(old["train_loss"], new["train_loss"], rel_tol=SHARE, abs_tol=SHARE / 10)
+    near = math.isclose(old.get("train_loss", math.nan), new["train_loss"], rel_tol=SHARE, abs_tol=SHARE / 10)
     sent = all(math.isclose(old.get(k, 0), new.get(k, 0), rel_tol=SHARE) for k in BYTES)    # clusters may be more
     return {"round": old["round"], "acc": round(mean(old["acc"]), 4), "again": round(mean(new["acc"]), 4),
-            "loss": old["train_loss"], "loss_again": new["train_loss"], "equal": same(old, new),
+            "loss": old.get("train_loss", math.nan), "loss_again": new["train_loss"], "equal": same(old, new),
             "close": alike and near and sent}
 
 
@@ -126,7 +138,8 @@ def in_words(found: dict) -> str:
     """For a reader of a terminal: the answer first. why: of what could not be looked at."""
     if "why" in found:
         return f"{found['record']}: NOT verified\n  {found['why']}"
-    lines = [f"{found['record']}: " + ("what was trained again agrees" if found["trusted"] else "NOT verified")]
+    agree = f"{len(found['rounds'])} of {found['of']} rounds trained again, and they agree"
+    lines = [f"{found['record']}: " + (agree if found["trusted"] else "NOT verified")]
     lines += [f"  planned in {', '.join(found['planned'])}" if found["planned"] else "  no table plans such a run"]
     lines += ["  of the same data" if found["data"] else "  of other data than are prepared here"]
     for r in found["rounds"]:

@@ -11,6 +11,8 @@ from fedlib.core.losses import class_means, cosines
 from fedlib.core.params import NORM, load_params, names, snapshot, to_device
 from fedlib.core.seeds import generator, key
 from fedlib.methods.base import FedAvg, autocast, method, rate
+from fedlib.methods.personal import redrawn
+from fedlib.methods.prototypes import weighted
 from fedlib.models.nets import HiddenLayers
 
 SERVER = {"momentum": 0.9, "weight_decay": 1e-5}        # of the server's optimisers in FedPall's code
@@ -93,10 +95,10 @@ class ADCOL(FedAvg):
 
     def taught(self, name: str, net, split) -> tuple[dict, dict]:
         """The entries and momenta of a net of the server after this round's epochs on features `(N, D)`."""
-        params, moves = getattr(self, f"{name}_") or fresh(net, key(self.seed, name)), getattr(self, f"{name}_moves_")
+        params = getattr(self, f"{name}_") or snapshot(redrawn(net, key(self.seed, name)))
         draws, lr = generator(self.seed, name, n := int(self.number_)), self.server_rate or rate(self.protocol, n - 1)
         net = load_params(net.to(split.y.device), to_device(params, split.y.device))
-        return trained(net, moves, split, self.protocol.batch, self.server_epochs, lr, draws)
+        return trained(net, getattr(self, f"{name}_moves_"), split, self.protocol.batch, self.server_epochs, lr, draws)
 
 
 @method
@@ -173,22 +175,14 @@ class FedPall(ADCOL):
         super().aggregate(uploads)
         protos, counts = (torch.stack([u[k] for u in uploads.values()]) for k in ("protos", "counts"))
         protos = F.normalize(protos, dim=-1) if self.means == "unit" else protos
-        fresh = (protos * counts[..., None]).sum(0) / counts.sum(0).clamp(min=1)[:, None]
         here = counts.sum(0) > 0
-        self.protos_ = torch.where(here[:, None], fresh, self.protos_.to(fresh.device))
+        self.protos_ = torch.where(here[:, None], weighted(protos, counts), self.protos_.to(protos.device))
         self.seen_ = self.seen_.to(here.device) | here
         z, y = (torch.cat([u[k] for u in uploads.values()]) for k in ("features", "labels"))
         self.classifier_, self.classifier_moves_ = self.taught("classifier", copy.deepcopy(self.head), Split(z, y))
 
 
 # the server's nets, and FedPall's pull
-
-def fresh(net, seed: int) -> dict:
-    """The entries of the net with new random weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return snapshot(net.apply(lambda module: getattr(module, "reset_parameters", lambda: None)()))
-
 
 def trained(net, moves: dict, split, batch: int, epochs: int, lr: float, gen) -> tuple[dict, dict]:
     """Entries and momenta of the net after epochs of SGD on the split, which goes on with the momenta given."""

@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from fedlib.core import settings
-from fedlib.core.errors import pick
+from fedlib.core.errors import UserError, pick
 from fedlib.core.federation import batches
 from fedlib.core.params import buffers, load_params, mean, snapshot
 from fedlib.core.seeds import generator
@@ -239,6 +240,12 @@ def zipped(dicts: list[dict], weights, names: list[str]) -> dict:
     shares = torch.as_tensor([float(w) for w in weights], dtype=torch.float64)
     shares = (shares / shares.sum()).tolist() + [0.0] * len(names)
     return {k: share * sum(d[k] for d in dicts) for share, k in zip(shares, names)}
+
+
+def linear(net, name: str):
+    """UserError: the method needs a linear head and this net has another."""
+    if not isinstance(net.head, nn.Linear):
+        raise UserError(f"{name} needs a linear head: choose head = linear")
 
 
 def autocast(protocol: Protocol, x):

@@ -5,7 +5,7 @@ from torch.func import functional_call
 
 from fedlib.core.losses import cosines
 from fedlib.core.params import mean, snapshot
-from fedlib.core.seeds import key
+from fedlib.core.seeds import drawing, key
 from fedlib.methods.base import method
 from fedlib.methods.sharing import FedPer
 from fedlib.models.text_encoders import Encoder, Labels, class_prompts, text_encoder
@@ -41,8 +41,7 @@ class FedDTR(FedPer):
     def equip(self, net):
         if (self.u or self.prior) and not hasattr(net, "text"):
             names = self.classes or [str(c) for c in range(net.head.out_features)]
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(key(self.seed, "text"))
+            with drawing(key(self.seed, "text")):
                 made = text_encoder(self.text, class_prompts(names, self.labels), net.dim, self.layers)
             net.text = made.to(next(net.parameters()).device)
         return net

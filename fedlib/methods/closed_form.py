@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedlib.core.errors import UserError
 from fedlib.core.params import load_params, snapshot
 from fedlib.core.seeds import generator
-from fedlib.methods.base import FedAvg, method, outputs
+from fedlib.methods.base import FedAvg, linear, method, outputs
 
 
 @method
@@ -27,8 +26,7 @@ class Fed3R(FedAvg):
 
     def setup(self, net):
         super().setup(net)
-        if not isinstance(net.head, nn.Linear):
-            raise UserError(f"{type(self).__name__} solves for a linear head: choose head = linear")
+        linear(net, type(self).__name__)
 
     def local(self, client):
         """No training."""

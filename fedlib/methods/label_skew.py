@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.core.params import mean
-from fedlib.core.seeds import key
+from fedlib.core.seeds import drawing, key
 from fedlib.methods.base import FedAvg, method
 from fedlib.methods.drift import frozen, reach
 from fedlib.methods.server import shares
@@ -142,8 +142,7 @@ class SimplexHead(nn.Module):
         V = (classes / (classes - 1)) ** 0.5 * (U - U.mean(1, keepdim=True)).T
         self.register_buffer("V", V.contiguous(), persistent=False)
         self.scale = nn.Parameter(torch.tensor(float(scale)))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawing(seed):
             self.project = nn.Linear(dim, classes)
 
     def forward(self, z: Tensor) -> Tensor:

@@ -5,11 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedlib.core.errors import UserError
-from fedlib.core.losses import align, class_means, mmd
+from fedlib.core.losses import align, class_means, cosines, mmd
 from fedlib.core.params import load_params, mean, snapshot
-from fedlib.core.seeds import generator, key
-from fedlib.methods.base import FedAvg, autocast, method, outputs
+from fedlib.core.seeds import drawing, generator, key
+from fedlib.methods.base import FedAvg, autocast, linear, method, outputs
 from fedlib.methods.prototypes import Prototypes, weighted
 from fedlib.methods.sharing import FedPer, fit_part, tune
 
@@ -183,7 +182,7 @@ class FedCP(FedAvg):
     def equip(self, net):
         if not hasattr(net, "policy"):
             linear(net, type(self).__name__)
-            net.policy = fresh(self.seed, net, lambda d: nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d),
+            net.policy = layers(self.seed, net, lambda d: nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d),
                                                                        nn.ReLU()))
         return net
 
@@ -226,7 +225,7 @@ class GPFL(FedPer):
 
     def equip(self, net):
         if not hasattr(net, "valve"):
-            parts = fresh(self.seed, net, lambda d: nn.ModuleList([
+            parts = layers(self.seed, net, lambda d: nn.ModuleList([
                 *(nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.LayerNorm(d)) for _ in range(2)),
                 nn.Embedding(net.head.out_features, d)]))
             net.valve, net.kinds = parts[:2], parts[2]
@@ -237,12 +236,10 @@ class GPFL(FedPer):
         super().local(client)
 
     def loss(self, net, x, y, client):
-        z, e, share = net.body(x), client.scratch["e"], client.scratch["share"]
-        common = turned(net.valve, z, e.mean(0))
-        kinds = net.kinds.weight
-        cosine = F.normalize(common.float()) @ F.normalize(kinds.float()).T
+        z, e, share, kinds = net.body(x), client.scratch["e"], client.scratch["share"], net.kinds.weight
+        common, own = turned(net.valve, z, e.mean(0)), net.head(turned(net.valve, z, share @ e))
         size = sum(p.square().sum() for p in (kinds, *net.valve.parameters())) if self.mu else torch.zeros(())
-        return (F.cross_entropy(net.head(turned(net.valve, z, share @ e)), y) + F.cross_entropy(cosine, y)
+        return (F.cross_entropy(own, y) + F.cross_entropy(cosines(common, kinds), y)
                 + self.lam * (common - e[y]).norm() + self.mu / 2 * (size - size.detach()))    # a decay
 
     def predict(self, net, x, client):
@@ -251,16 +248,9 @@ class GPFL(FedPer):
 
 # the arithmetic
 
-def linear(net, name: str):
-    """UserError: the method needs a linear head and this net has another."""
-    if not isinstance(net.head, nn.Linear):
-        raise UserError(f"{name} needs a linear head: choose head = linear")
-
-
-def fresh(seed: int, net, make):
+def layers(seed: int, net, make):
     """New layers `make(D)` of a run's own draws, where the net is."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "layers"))
+    with drawing(key(seed, "layers")):
         return make(net.dim).to(next(net.head.parameters()).device)
 
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from fedlib.core import settings
 from fedlib.core.federation import batches
 from fedlib.core.params import buffers, each, load_params, mean, snapshot
-from fedlib.core.seeds import generator, key
+from fedlib.core.seeds import drawing, generator, key
 from fedlib.methods.base import FedAvg, autocast, method, rate
 from fedlib.methods.drift import sq_dist
 
@@ -282,8 +282,7 @@ class IFCA(FedAvg):
 def redrawn(net, seed: int):
     """A copy of the net whose layers have drawn their first values anew."""
     net = copy.deepcopy(net)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with drawing(seed):
         for layer in net.modules():
             if hasattr(layer, "reset_parameters"):
                 layer.reset_parameters()

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from fedlib.core.errors import UserError
 from fedlib.core.losses import cosines, frame, lmmd
-from fedlib.core.seeds import generator, key
+from fedlib.core.seeds import drawing, generator, key
 from fedlib.methods.base import FedAvg, method
 
 TEST_BATCH = 64     # images whose mean feature modulates a prompt at a test, as FedDEAP's code has it
@@ -218,8 +218,7 @@ class Writer(nn.Module):
 
     def __init__(self, tokens: int, width: int, dim: int, seed: int):
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawing(seed):
             self.queries = nn.Parameter(0.02 * torch.randn(1, tokens, width))
             self.before, self.of_texts, self.between = nn.LayerNorm(width), nn.LayerNorm(dim), nn.LayerNorm(width)
             self.attend = nn.MultiheadAttention(width, 4, kdim=dim, vdim=dim, batch_first=True)
@@ -234,7 +233,7 @@ class Writer(nn.Module):
 
 @method
 class FedAPT(PromptFL):
-    """V_k = V + V * key_k, key_k ~ U(0, 1) fixed for domain k; a query q `(D, N)` learns the domain of an image.
+    """CE(s cos(z, g([V + V * key_k, e_c])), y) + CE(q z, k): key_k ~ U(0, 1) fixed, the query q learns the domain k.
 
     A test mixes the keys for each image: a = softmax(standardised q z / t) and V + V * sum_k a_k key_k, a text pass for
     each image and class. At t = 0.01 a is nearly one-hot: mix = "nearest" takes its largest, N passes in all.
@@ -248,8 +247,7 @@ class FedAPT(PromptFL):
         net = super().equip(net)
         if not hasattr(net, "query"):
             count, (_, m, width) = len(self.domains), net.head.context.shape
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(key(self.seed, "query"))
+            with drawing(key(self.seed, "query")):
                 net.query = nn.Linear(net.head.in_features, count, bias=False).to(net.head.words.device)
             keys = torch.rand(count, 1, m, width, generator=generator(self.seed, "keys"))
             net.register_buffer("keys", keys.to(net.head.words.device), persistent=False)
@@ -357,8 +355,7 @@ class Turn(nn.Sequential):
     """A network v -> T(v) of D, D/2 and D numbers, and the equiangular frame E `(C, D)` that it turns vectors to."""
 
     def __init__(self, dim: int, count: int, seed: int, what: str):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(seed, what))
+        with drawing(key(seed, what)):
             super().__init__(nn.Linear(dim, dim // 2), nn.ReLU(), nn.Linear(dim // 2, dim))
         self.register_buffer("frame", frame(dim, count, generator(seed, what, "frame")), persistent=False)
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from fedlib.core import settings
 from fedlib.core.errors import UserError
-from fedlib.core.federation import as_input
 from fedlib.core.losses import align, class_means, contrast, cosines
 from fedlib.core.seeds import key
 from fedlib.methods.base import FedAvg, method, outputs
@@ -42,9 +41,9 @@ class Prototypes(FedAvg):
     def aggregate(self, uploads):
         super().aggregate(uploads)
         protos, counts = (torch.stack([u[k] for u in uploads.values()]) for k in ("protos", "counts"))
-        fresh, self.seen_ = self.merge(protos, counts), self.seen_.to(counts.device) | (counts > 0).any(0)
-        here = (counts > 0).any(0)[:, None]
-        self.protos_ = torch.where(here, fresh, self.protos_.to(fresh.device))
+        fresh, here = self.merge(protos, counts), (counts > 0).any(0)
+        self.seen_ = self.seen_.to(here.device) | here
+        self.protos_ = torch.where(here[:, None], fresh, self.protos_.to(fresh.device))
 
     def merge(self, protos, counts):
         """P^c = mean over the clients that hold class c. protos `(K, C, D)`, counts `(K, C)` -> `(C, D)`."""
@@ -82,7 +81,7 @@ class FedProto(Prototypes):
     def prototypes(self, client):
         if self.of == "features":
             return super().prototypes(client)
-        x = as_input(client.train.x).flatten(1)
+        x = client.train.input().flatten(1)
         if x.shape[1] != client.net.dim:
             raise UserError(f"of = inputs holds features of {client.net.dim} numbers to means of inputs, which have "
                             f"{x.shape[1]}: take net = identity")

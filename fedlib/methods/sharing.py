@@ -13,7 +13,7 @@ from fedlib.core.federation import batches
 from fedlib.core.losses import mmd
 from fedlib.core.params import NORM, load_params, names, snapshot
 from fedlib.core.seeds import generator
-from fedlib.methods.base import FedAvg, autocast, method, optimiser, rate
+from fedlib.methods.base import FedAvg, autocast, linear, method, optimiser, rate
 from fedlib.methods.drift import frozen, number
 
 
@@ -163,6 +163,7 @@ class COPA(FedPer):
 
     def setup(self, net):
         super().setup(net)
+        linear(net, "COPA")
         self.heads_ = {}
 
     def broadcast(self, client_id):

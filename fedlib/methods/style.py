@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedlib.core.errors import UserError
 from fedlib.core.federation import as_input, normals
-from fedlib.core.seeds import generator, key
+from fedlib.core.seeds import drawing, generator, key
 from fedlib.methods.base import FedAvg, autocast, method
 from fedlib.methods.drift import number
 
@@ -114,8 +114,7 @@ class StableFDG(FedAvg):
         if not isinstance(net.body, Staged):
             net.body, device = Staged(OrderedDict(net.body.named_children())), net.head.weight.device
             if self.keys:
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(key(self.seed, "highlighter"))
+                with drawing(key(self.seed, "highlighter")):
                     net.body.avgpool = Highlighter(net.head.in_features, self.keys).to(device)
                     net.head = nn.Linear(2 * net.head.in_features, net.head.out_features).to(device)
         return net

@@ -3,10 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedlib.core.errors import UserError
 from fedlib.core.params import snapshot
-from fedlib.core.seeds import generator, key
-from fedlib.methods.base import FedAvg, autocast, method, outputs
+from fedlib.core.seeds import drawing, generator, key
+from fedlib.methods.base import FedAvg, autocast, linear, method, outputs
 from fedlib.methods.server import shares
 
 
@@ -106,8 +105,7 @@ class FedIIR(FedAvg):
 
     def setup(self, net):
         super().setup(net)
-        if not isinstance(net.head, nn.Linear):
-            raise UserError("FedIIR compares gradients of a linear head: choose head = linear")
+        linear(net, "FedIIR")
         self.slope_ = {k: torch.zeros_like(v) for k, v in snapshot(net.head).items()}
 
     def broadcast(self, client_id):
@@ -155,8 +153,7 @@ class FedSR(FedAvg):
     def equip(self, net):
         if not hasattr(net, "code"):
             d, dev = net.dim, next(net.head.parameters()).device
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(key(self.seed, "code"))
+            with drawing(key(self.seed, "code")):
                 net.code = nn.Linear(d, 2 * d).to(dev)
             net.aim = nn.ParameterDict({"m": torch.zeros(net.head.out_features, d), "C": torch.ones(()),
                                         "s": torch.ones(net.head.out_features, d)}).to(dev)
@@ -174,7 +171,8 @@ class FedSR(FedAvg):
         s = F.softplus(s)
         z = m + s * torch.randn(m.shape, generator=client.scratch["gen"]).to(m, non_blocking=True)
         size = z.norm(dim=1) if self.released else z.square().sum(1)
-        far = divergence(net.aim["C"] * m, net.aim["C"] * s, net.aim["m"][y], F.softplus(net.aim["s"])[y])
+        c = net.aim["C"]
+        far = divergence(c * m, (c.abs() * s).clamp_min(1e-6), net.aim["m"][y], F.softplus(net.aim["s"])[y])
         return F.cross_entropy(net.head(z), y) + self.l2 * size.mean() + self.cmi * far.mean()
 
     def predict(self, net, x, client):

@@ -10,15 +10,25 @@ CLIP = "ViT-B-32"            # the open_clip model whose text tower is used
 
 
 @functools.cache
-def clip(pretrained: str | None):
-    """The whole model CLIP, read once; UserError where its weights cannot be had. OpenAI's are for QuickGELU."""
+def clip(tag: str | None):
+    """The whole model CLIP, read once; else as `created`."""
+    return created(CLIP, tag)
+
+
+def created(model: str, tag: str | None):
+    """An open_clip model; tag None: random weights. UserError where its weights cannot be had.
+
+    OpenAI's and some other weights were trained with QuickGELU. open_clip only warns where a model's plain name says
+    otherwise, and computes something else; here the tag decides.
+    """
     package = open_clip()
+    quick = bool(tag) and package.pretrained.get_pretrained_cfg(model, tag).get("quick_gelu", False)
     try:
         with silence():
-            return package.create_model(CLIP, pretrained=pretrained, force_quick_gelu=pretrained == "openai")
+            return package.create_model(model, pretrained=tag, force_quick_gelu=quick)
     except Exception as error:      # a download fails in many ways
-        raise UserError(f"the weights of CLIP {CLIP} could not be loaded ({str(error).split('. ')[0]}); they are "
-                        "downloaded once, so the first run needs a connection") from error
+        raise UserError(f"the open_clip weights {model}/{tag} could not be loaded ({str(error).split('. ')[0]}); they "
+                        "are downloaded once, so the first run needs a connection") from error
 
 
 def open_clip():

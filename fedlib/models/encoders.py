@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.core.errors import UserError, pick
+from fedlib.core.errors import UserError, first_line, pick
 from fedlib.core.federation import NORMALS
 from fedlib.models import mini_clip
-from fedlib.models.clip_package import open_clip, silence
+from fedlib.models.clip_package import created, open_clip, silence
 
 SIDE = 224
 DIMS = {"squeezenet1_1": 512, "mobilenet_v2": 1280}
@@ -89,8 +89,7 @@ class Encoder:
             with silence():
                 return self._tokenizer()
         except Exception as error:      # a download fails in many ways
-            why = (str(error) or type(error).__name__).splitlines()[0]
-            raise UserError(f"the tokenizer of {self.name} could not be loaded ({why})") from error
+            raise UserError(f"the tokenizer of {self.name} could not be loaded ({first_line(error)})") from error
 
     @property
     def device(self) -> torch.device:
@@ -188,7 +187,7 @@ def imagenet_net(name: str) -> tuple[nn.Module, str]:
         net = models.get_model(name, weights=None, num_classes=classes)
         net.load_state_dict(kept)
     except Exception as error:      # safetensors and torch have errors of their own
-        raise UserError(f"{path} does not hold the weights of {name} ({str(error).splitlines()[0]})") from None
+        raise UserError(f"{path} does not hold the weights of {name} ({first_line(error)})") from None
     return (tensorflows(net), "half") if classes == BACKGROUND else (net, "imagenet")
 
 
@@ -225,7 +224,7 @@ def _downloaded(models, name: str, path: Path) -> nn.Module:
         return net
     except Exception as error:      # a download fails in many ways
         raise UserError(f"no weights of {name}: {path} is not there, and torchvision's cannot be downloaded "
-                        f"({(str(error) or type(error).__name__).splitlines()[0]})") from error
+                        f"({first_line(error)})") from error
 
 
 # open_clip
@@ -239,25 +238,14 @@ def _model_and_tag(text: str) -> tuple[str, str]:
 
 
 def clip_encoder(model: str, tag: str | None) -> Encoder:
-    """An open_clip model with its published evaluation transform; tag None: random weights.
-
-    OpenAI's and some other weights were trained with QuickGELU. open_clip only warns where a model's plain name says
-    otherwise, and computes something else; here the tag decides.
-    """
-    package = open_clip()
-    quick = bool(tag) and package.pretrained.get_pretrained_cfg(model, tag).get("quick_gelu", False)
-    try:
-        with silence():
-            net = package.create_model(model, pretrained=tag, force_quick_gelu=quick)
-    except Exception as error:      # a download fails in many ways
-        raise UserError(f"the open_clip weights {model}/{tag} could not be loaded ({str(error).split('. ')[0]}); they "
-                        "are downloaded once, so the first run needs a connection") from error
+    """An open_clip model (`clip_package.created`) with its published evaluation transform."""
+    net = created(model, tag)
     how = net.visual.preprocess_cfg
     side = how["size"][0] if isinstance(how["size"], tuple | list) else how["size"]
     with torch.inference_mode():
         z = net.encode_image(torch.zeros(1, 3, side, side))
     return Encoder(f"open_clip:{model}/{tag}", net.visual, z.shape[1], side, how["mean"], how["std"],
-                   how["interpolation"], net, lambda: package.get_tokenizer(model))
+                   how["interpolation"], net, lambda: open_clip().get_tokenizer(model))
 
 
 def mini_encoder() -> Encoder:

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedlib.core.errors import UserError
-from fedlib.core.seeds import generator, key
+from fedlib.core.errors import UserError, first_line
+from fedlib.core.seeds import drawing, generator, key
 from fedlib.models.clip_package import open_clip
 
 FILE = Path(__file__).with_suffix(".safetensors")
@@ -33,15 +33,14 @@ def trained() -> nn.Module:
         table[kept.pop("tokens")] = kept[TABLE]
         model.load_state_dict(kept | {TABLE: table})
     except Exception as error:      # safetensors and torch have errors of their own
-        raise UserError(f"{FILE} does not hold the weights of mini_clip ({str(error).splitlines()[0]})") from None
+        raise UserError(f"{FILE} does not hold the weights of mini_clip ({first_line(error)})") from None
     return model
 
 
 def untrained(words: int, seed: int = SEED) -> nn.Module:
     """open_clip's CLIP of this size with a table of so many token rows."""
     package = open_clip()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "mini_clip"))
+    with drawing(key(seed, "mini_clip")):
         return package.CLIP(DIM, VISION, TEXT | {"vocab_size": words})
 
 

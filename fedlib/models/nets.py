@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.core.errors import UserError, pick
-from fedlib.core.seeds import key
+from fedlib.core.seeds import drawing, key
 from fedlib.core.settings import later
 from fedlib.models import encoders
 
@@ -68,8 +68,7 @@ def build(arch: Arch, classes: int, shape: tuple, seed: int, words: int = 0, hea
     if data == "images" and shape[0] == 1 and (arch.net in ("vit", "tower") or arch.start == "imagenet"):
         raise UserError(f"the net {arch.net}{' from ImageNet' * (arch.start == 'imagenet')} takes three channels; "
                         "normalise = grey gives one")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "net"))
+    with drawing(key(seed, "net")):
         net = builder(arch)(classes, (words,) if words else shape, arch.width)
         if arch.normalisation == "group" and not grouped(net.body):
             raise UserError(f"normalisation = group takes the place of batch-norm, and {arch.net} has none")

@@ -7,7 +7,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedlib.core.errors import UserError
-from fedlib.core.federation import as_input
 from fedlib.core.seeds import generator
 from fedlib.engine import records
 from fedlib.engine.loop import train_beside
@@ -43,7 +42,7 @@ def features_of(simulation, domains) -> dict:
         client.got = simulation.server.broadcast(client.id)
         worker.method.receive(client, client.got)
         split = client.test[torch.randperm(len(client.test), generator=order)[:IMAGES].to(client.test.y.device)]
-        z = client.net.eval().body(as_input(split.x, split.normal))
+        z = client.net.eval().body(split.input())
         tensors |= {f"{domain}/z": z.half().cpu().contiguous(), f"{domain}/y": split.y.cpu().contiguous()}
         if (t := worker.method.vectors(client.net, client)) is not None:
             tensors[f"{domain}/t"] = t.half().cpu().contiguous()

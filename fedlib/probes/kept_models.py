@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedlib.core import machine, schema
-from fedlib.core.errors import UserError, pick
+from fedlib.core.errors import UserError, first_line, pick
 from fedlib.core.federation import Client, Federation, Split, as_input
 from fedlib.core.params import flatten, to_device, unflatten
 from fedlib.datasets import prepare
@@ -163,7 +163,7 @@ def load(path: Path, device: str = "cpu", own: str | None = None) -> Kept:
         if about["format"] != FORMAT or not about["clients"]:
             raise ValueError("it is of another format")
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{path} is no kept model ({prepare.why(error)}); `fedlib train --save` makes one") from error
+        raise UserError(f"{path} is no kept model ({first_line(error)}); `fedlib train --save` makes one") from error
     if about["run"].get("method") not in METHODS:
         raise UserError(f"{path} is of the method {about['run'].get('method')}, which is not known here: name its file "
                         "by --from FILE.py:METHOD")
@@ -174,7 +174,7 @@ def load(path: Path, device: str = "cpu", own: str | None = None) -> Kept:
             named[f"{client['domain']}:{client['id']}" if alike else client["domain"]] = worker_of(
                 run, about, client, held.get(client["id"], {}), device)
         except RuntimeError as error:
-            raise UserError(f"{path} does not fit its net ({prepare.why(error)}): it was made by another version") \
+            raise UserError(f"{path} does not fit its net ({first_line(error)}): it was made by another version") \
                 from error
     return Kept(about, run, named)
 

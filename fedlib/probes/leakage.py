@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedlib.core.seeds import generator, key
+from fedlib.core.seeds import drawing, generator, key
 from fedlib.engine import records
 from fedlib.engine.loop import train_beside
 from fedlib.engine.run import Run
@@ -42,8 +42,7 @@ def information(x, z, seed: int = 0, steps: int = 1500, batch: int = 256, lr: fl
     order = torch.randperm(len(x), generator=generator(seed, "halves")).to(x.device)
     train, held = order[:len(x) // 2], order[len(x) // 2:]
     z = (z - z[train].mean(0)) / z[train].std(0).clamp(min=1e-6)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "critic"))
+    with drawing(key(seed, "critic")):
         f, g = (embedding(v).to(x.device) for v in (x, z))
     opt = torch.optim.Adam([*f.parameters(), *g.parameters()], lr)
     gen, best = generator(seed, "pairs"), 0.0

@@ -25,7 +25,6 @@ from scipy.special import log_ndtr, ndtri
 from torch import Tensor
 
 from fedlib.core.errors import UserError
-from fedlib.core.federation import as_input
 from fedlib.engine import records
 from fedlib.engine.loop import train_beside
 from fedlib.engine.run import Run
@@ -153,7 +152,7 @@ def of_classes(split) -> list[dict]:
     """[{"class", "n", "diameter", "radius"}] of a client's features."""
     lines = []
     for c in split.y.unique().tolist():
-        z = as_input(split.x[split.y == c])
+        z = split[split.y == c].input()
         lines.append({"class": c, "n": len(z), "diameter": round(diameter(z), 6),
                       "radius": round(float(z.norm(dim=1).max()), 6)})
     return lines

@@ -359,7 +359,7 @@ def greeting(reply: Message, domains: list[str]) -> dict:
     if hello.get("domain") not in domains:
         raise UserError(f"its domain is none of {', '.join(domains)}")
     if not (all(type(n) is int and 0 <= n <= MOST for n in sizes + shape) and min(sizes[:2]) and 0 < len(shape) < 4
-            and math.prod(shape) <= MOST and classes and all(isinstance(t, str) and len(t) < 200 for t in texts)):
+            and math.prod(shape) <= LARGEST and classes and all(isinstance(t, str) and len(t) < 200 for t in texts)):
         raise UserError(f"what {hello['domain']} says of its data cannot be")
     return hello
 

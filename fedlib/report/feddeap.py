@@ -5,7 +5,6 @@ import time
 import pandas as pd
 import torch
 
-from fedlib.core.federation import as_input
 from fedlib.core.losses import cosines
 from fedlib.core.seeds import generator
 from fedlib.datasets import feature_cache, prepare
@@ -52,7 +51,7 @@ def gradient(worker, images: int = 64) -> dict[str, torch.Tensor]:
     client, net = worker.client, worker.client.net
     split = client.train[torch.arange(images) * (len(client.train) // images)]
     parts = {"P_G": net.head.context, "P_D": net.head.local, "T_S": net.semantic[0].weight, "T_D": net.domain[0].weight}
-    loss = worker.method.loss(net, as_input(split.x, split.normal), split.y, client)
+    loss = worker.method.loss(net, split.input(), split.y, client)
     return dict(zip(parts, torch.autograd.grad(loss, list(parts.values())), strict=True))
 
 
@@ -78,7 +77,7 @@ def lengths(seed: int = 0) -> pd.DataFrame:
 def pooled(simulation: Simulation, part: str = "train") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features `(N, D)` of all clients' images of a part, their classes and the numbers of their domains, `(N,)`."""
     splits = [getattr(w.client, part) for w in simulation.workers]
-    return (torch.cat([as_input(s.x, s.normal) for s in splits]), torch.cat([s.y for s in splits]),
+    return (torch.cat([s.input() for s in splits]), torch.cat([s.y for s in splits]),
             torch.cat([torch.full_like(s.y, k) for k, s in enumerate(splits)]))
 
 

@@ -6,7 +6,8 @@ from IPython.display import HTML
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from fedlib.core.federation import Split, as_input, batches
+from fedlib.core.federation import Split, batches
+from fedlib.core.seeds import drawing
 from fedlib.methods.base import Protocol, outputs
 from fedlib.models.nets import Net
 
@@ -26,8 +27,7 @@ def fit(net, split: Split, epochs: int, order: torch.Generator, optimiser=None, 
 @torch.no_grad()
 def accuracy(net, split: Split, batch: int = 1000) -> float:
     """How much of the split (%) the net gets right, in the mode that it is in, so many samples at a time."""
-    right = [net(as_input(part.x, part.normal)).argmax(1) == part.y
-             for part in (split[i:i + batch] for i in range(0, len(split), batch))]
+    right = [net(x).argmax(1) == y for x, y in split.parts(batch)]
     return 100 * torch.cat(right).float().mean().item()
 
 
@@ -78,7 +78,8 @@ def features(net: Net, split: Split) -> torch.Tensor:
 
 def pooled(splits) -> Split:
     """All samples in one place."""
-    return Split(*(torch.cat(parts) for parts in zip(*((s.x, s.y) for s in splits))))
+    splits = list(splits)
+    return Split(torch.cat([s.x for s in splits]), torch.cat([s.y for s in splits]), splits[0].normal)
 
 
 def read_off(z: torch.Tensor, y: torch.Tensor) -> float:
@@ -107,8 +108,7 @@ def class_counts(splits: dict, classes: list[str], title: str = "digit") -> pd.D
 
 def with_norms(seed: int, width: int = 16) -> Net:
     """Two convolutions and a linear layer, each with batch-norm, for 28 px and ten classes; D = 8 width."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with drawing(seed):
         body = nn.Sequential(
             nn.Conv2d(3, width, 5), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(width, 2 * width, 5), nn.BatchNorm2d(2 * width), nn.ReLU(), nn.MaxPool2d(2),

@@ -93,7 +93,6 @@ def show_distance(page):
     """How far each block's runs are from the paper's experiment, setting by setting."""
     for block in page.ran:
         frame = distance.of_block(page.table, block, page.blocks[block])
-        notes = page.table.blocks[block].get("distance", [])
-        if len(frame) or notes:
+        if len(frame):
             text.titled(f"How far {page.titles[block]} is from the paper's experiment",
-                        text.table(frame.astype(str), words=True, index=False), text.lines(notes, ""))
+                        text.table(frame.astype(str), words=True, index=False))

@@ -56,7 +56,9 @@ def best_known(table, claim: dict, known: list) -> dict:
 
 
 def gap(lead: dict) -> str:
-    """'+3.1 ± 0.8'."""
+    """'+3.1 ± 0.8'; "" where it is no evidence: a number that says nothing is not printed."""
+    if lead.get("verdict") == claims.NOT_EVIDENCE:
+        return ""
     return f"{lead['mean']:+.1f}" + (f" ± {lead['half']:.1f}" if lead["half"] == lead["half"] else "")
 
 

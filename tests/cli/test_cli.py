@@ -140,8 +140,9 @@ def test_a_folder_a_model_and_predictions_by_commands(fedlib, tmp_path, monkeypa
     code, out, err = fedlib(*train, "--save")
     model = tmp_path / "runs/mine" / out.split("model: ")[1].strip().split("/")[-1]
     assert code == 0 and err == "the record is there without its net: it is trained again to keep it\n"
-    assert fedlib(*train, "--save", "--json")[1:] == (json.dumps(
-        {"record": str(model.with_suffix(".json")), "acc": {"a": 100.0, "b": 100.0}, "model": str(model)}) + "\n", "")
+    _, out, err = fedlib(*train, "--save", "--json")
+    assert err == "the record is there: nothing is trained\n" and json.loads(out) == {
+        "record": str(model.with_suffix(".json")), "acc": {"a": 100.0, "b": 100.0}, "model": str(model)}
     found = strict_json(fedlib("evaluate", model, "--data", "mine", "--json")[1])
     assert {d: (m["accuracy"], m["auc"]) for d, m in found["sites"].items()} == {"a": (100, 1), "b": (100, 1)}
     code, out, _ = fedlib("predict", model, tmp_path / "in/a", "--out", tmp_path / "p.csv")
@@ -263,9 +264,13 @@ def test_a_name_that_is_nobodys_is_said(fedlib, small, tmp_path):
     assert "unknown row 'FedAvgg'; did you mean 'FedAvg'" in fedlib("tune", "small/t", "--row", "FedAvgg")[2]
     other = replace(small, seed=9)
     rounds = [{"round": r, "acc": {"scans": 50.0, "street": 20.0}, "train_loss": 1.0} for r in range(1, 5)]
-    records.write_record(other.path(tmp_path), {"run": other.spec, "made": {"seconds": 1.0}, "rounds": rounds})
+    for folder in ("fresh", "committed"):
+        records.write_record(other.path(tmp_path / folder), {"run": other.spec, "made": {"seconds": 1.0},
+                                                            "rounds": rounds})
+    against = ("check", tmp_path / "fresh", "--results")
     assert "no record of small/t, profile mini, in " in fedlib(
-        "check", tmp_path, "--table", "small/t", "--profile", "mini", "--results", tmp_path)[2]
+        *against, tmp_path / "committed", "--table", "small/t", "--profile", "mini")[2]
+    assert "is the folder of committed records itself" in fedlib(*against, tmp_path / "fresh")[2]
 
 
 def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_path):

@@ -28,7 +28,7 @@ from fedlib.datasets import download
 from fedlib.datasets import unpack as archives
 from fedlib.datasets.download import adopt, fetch, locked
 from fedlib.datasets.published import File
-from fedlib.datasets.unpack import unpack
+from fedlib.datasets.unpack import unpacked
 
 BODY = random.Random(0).randbytes(1_000_000)
 OTHER = random.Random(1).randbytes(1_000_000)
@@ -427,21 +427,20 @@ def bad(archive, *words, limit=None):
             target.mkdir()
             (target / "mine.txt").write_text("mine")
         with pytest.raises(UserError) as caught:
-            unpack(archive, target, quiet, limit)
+            unpacked(archive, target, limit)
         text = str(caught.value)
         assert "\n" not in text and all(word in text for word in (str(archive), *words)), text
         assert os.listdir(target) == ["mine.txt"] if there else not target.exists()
     assert sorted(p.name for p in archive.parent.iterdir()) == sorted({archive.name, "new"})
-    assert unpack(zipped(archive.parent / "good.zip", CONTENT), target, quiet) == 3
+    assert unpacked(zipped(archive.parent / "good.zip", CONTENT), target)[0] == 3
 
 
 @pytest.mark.parametrize("name, make", [
     ("set.zip", zipped), ("set.tar.gz", tarred), ("set.tgz", tarred), ("set.tar", lambda *a: tarred(*a, mode="w:")),
     ("set.tar.bz2", lambda *a: tarred(*a, mode="w:bz2")), ("set.tar.xz", lambda *a: tarred(*a, mode="w:xz"))])
 def test_archives_are_unpacked_with_ordinary_modes(tmp_path, name, make):
-    said = []
     archive = make(tmp_path / name, CONTENT | {"./d.txt": b"", "set/.hidden": b"kept"})
-    assert unpack(archive, tmp_path / "target", said.append) == 5 and len(said) == 1
+    assert unpacked(archive, tmp_path / "target")[0] == 5
     assert listing(tmp_path / "target") == CONTENT | {"d.txt": b"", "set/.hidden": b"kept"}
     umask = os.umask(0)
     os.umask(umask)
@@ -453,7 +452,7 @@ def test_executable_bits_of_a_zip_are_dropped_and_folders_kept(tmp_path):
     archive = zipped(tmp_path / "set.zip", {"run.sh": b"echo"}, mode=stat.S_IFREG | 0o777)
     with zipfile.ZipFile(archive, "a") as more:
         more.mkdir("empty")
-    assert unpack(archive, tmp_path / "target", quiet) == 1
+    assert unpacked(archive, tmp_path / "target")[0] == 1
     assert not (tmp_path / "target/run.sh").stat().st_mode & 0o111 and (tmp_path / "target/empty").is_dir()
 
 
@@ -514,11 +513,11 @@ def test_a_plain_tar_is_refused_wherever_it_is_cut(tmp_path):
     for cut in range(0, end + 512, 128):
         archive.write_bytes(data[:cut])
         with pytest.raises(UserError, match="cut or damaged"):
-            unpack(archive, tmp_path / "target", quiet)
+            unpacked(archive, tmp_path / "target")
         assert not (tmp_path / "target").exists()
     archive.write_bytes(data[:1024 + 512] + b"!" + data[1024 + 513:])  # the second header
     with pytest.raises(UserError, match="cut or damaged"):
-        unpack(archive, tmp_path / "target", quiet)
+        unpacked(archive, tmp_path / "target")
 
 
 def test_a_wrong_byte_is_refused(tmp_path):
@@ -585,24 +584,24 @@ def test_folders_too_deep_and_names_too_long_are_refused(tmp_path):
 
 def test_what_macos_adds_is_left_out(tmp_path):
     rubbish = {"__MACOSX/set/._a.txt": b"x", "set/.DS_Store": b"x", "set/._a.txt": b"x", ".DS_Store": b"x"}
-    assert unpack(zipped(tmp_path / "set.zip", CONTENT | rubbish), tmp_path / "target", quiet) == 3
+    assert unpacked(zipped(tmp_path / "set.zip", CONTENT | rubbish), tmp_path / "target")[0] == 3
     assert listing(tmp_path / "target") == CONTENT
     with pytest.raises(UserError, match="no files"):
-        unpack(zipped(tmp_path / "only.zip", rubbish), tmp_path / "none", quiet)
+        unpacked(zipped(tmp_path / "only.zip", rubbish), tmp_path / "none")
 
 
 def test_archives_share_a_folder_and_overwrite_nothing(tmp_path):
     target = tmp_path / "target"
     first = {"real/dog/1.png": b"1", "list.txt": b"same"}
     second = {"real/dog/2.png": b"2", "sketch/dog/1.png": b"3", "list.txt": b"same"}
-    unpack(zipped(tmp_path / "1.zip", first), target, quiet)
-    unpack(tarred(tmp_path / "2.tgz", second), target, quiet)
+    unpacked(zipped(tmp_path / "1.zip", first), target)
+    unpacked(tarred(tmp_path / "2.tgz", second), target)
     merged = first | second
     assert listing(target) == merged
     for other in ({"a.txt": b"", "real/dog/1.png": b"other"}, {"a.txt": b"", "real": b"no folder"},
                   {"a.txt": b"", "list.txt/b": b"no file"}):
         with pytest.raises(UserError, match="has other content than the archive's") as caught:
-            unpack(zipped(tmp_path / "3.zip", other), target, quiet)
+            unpacked(zipped(tmp_path / "3.zip", other), target)
         assert str(target) in str(caught.value) and listing(target) == merged
 
 
@@ -611,7 +610,7 @@ def test_a_full_disk_leaves_nothing_unpacked(tmp_path, monkeypatch):
 
     def fails():
         with pytest.raises(UserError, match=f"no space left in {tmp_path}/target for the content of set.zip"):
-            unpack(archive, tmp_path / "target", quiet)
+            unpacked(archive, tmp_path / "target")
         assert os.listdir(tmp_path) == ["set.zip"]
 
     with monkeypatch.context() as patch:
@@ -620,7 +619,7 @@ def test_a_full_disk_leaves_nothing_unpacked(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(download.shutil, "disk_usage", lambda _: Usage(1, 1, 999_999))
         fails()
-    assert unpack(archive, tmp_path / "target", quiet) == 2
+    assert unpacked(archive, tmp_path / "target")[0] == 2
 
 
 # Download and unpack

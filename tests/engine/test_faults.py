@@ -153,7 +153,7 @@ def test_a_record_cut_at_any_byte_is_no_record(tmp_path):
         if left.strip(b"\0\n") == content.strip():      # all but the newline at its end
             assert left[len(content) - 1:] or records.read_record(path) == whole
             continue
-        with pytest.raises(UserError, match="is not a record .*; delete it and run it again"):
+        with pytest.raises(UserError, match="is not a record .*; move it away and run it again"):
             records.read_record(path)
 
 

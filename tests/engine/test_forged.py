@@ -1,6 +1,7 @@
 """A record that was changed by hand: what no training writes is refused where it is read, whoever reads it."""
 import copy
 import json
+import os
 
 import pytest
 import small_paper
@@ -65,6 +66,16 @@ FORGED = {
     "other clients": lambda record: record["made"]["data"]["clients"][0].update(domain="heaven"),
     "clients that are words": lambda record: record["made"]["data"].update(clients=["street"]),
     "domains that are a number": lambda record: record["made"]["data"].update(clients=3),
+    "a loss of 400 digits": last(train_loss=10 ** 400),
+    "bytes in words": last(bytes_up="many"),
+    "fewer bytes than none": last(bytes_down=-5),
+    "less than no time": last(seconds=-9.0),
+    "a larger loss hidden": last(highest_loss=0.1),
+    "other domains after training": lambda record: [r.update(after={"heaven": 99.0}) for r in record["rounds"]],
+    "validation of nothing": lambda record: [r.update(val={}) for r in record["rounds"]],
+    "absent as a truth": last(absent=True, acc={"scans": 99.9}),
+    "a terminal's orders": lambda record: record["made"].update(hardware="\x1b[2Jfoo\nround 9: 99 %"),
+    "memory in words": lambda record: record["made"].update(peak_mb="much"),
     "no duration": lambda record: record["made"].pop("seconds"),
     "no making": lambda record: record.pop("made"),
 }
@@ -93,6 +104,10 @@ def test_one_name_twice_and_endless_files_are_refused(trained, tmp_path):
         records.read_record(path)
     path.write_text(text + " " * records.LARGEST)
     with pytest.raises(UserError, match="larger than 8 MiB"):
+        records.read_record(path)
+    path.unlink()
+    os.mkfifo(path)         # who reads one waits
+    with pytest.raises(UserError, match="it is no file, or one larger"):
         records.read_record(path)
 
 

@@ -31,26 +31,26 @@ def keep(planned, results, seconds):
 def test_every_state_is_seen_and_the_rest_is_estimated(table, tmp_path):
     results = tmp_path / "r"
     one, two, three, four = table.runs("mini")      # seed 0: FedAvg, FedProx; seed 1: the same
-    assert status.overview(table, "mini", results)["guessed"] == 4
+    assert status.summary(table.runs("mini"), results)["guessed"] == 4
     keep(one, results, 7200.0)
-    found = status.overview(table, "mini", results)
+    found = status.summary(table.runs("mini"), results)
     assert [found[k] for k in status.STATES] == [1, 0, 0, 0, 3] and found["hours"] == 2.0
     assert (found["left"], found["guessed"]) == (6.0, 0)        # the only basis is the block's
     constant = table.references("mini")[0]
     keep(constant, results, 0.01)
     assert status.summary([constant, one, two, three, four], results)["left"] == 6.0    # an answer is no training
     keep(two, results, 3600.0)
-    assert status.overview(table, "mini", results)["left"] == 3.0       # now each row has its own
+    assert status.summary(table.runs("mini"), results)["left"] == 3.0       # now each row has its own
     interrupted(three.run, results, rounds=3)
     assert status.state(three, results) == "stopped" and status.begun(three, results) == 0.75
-    assert status.overview(table, "mini", results)["left"] == pytest.approx(0.25 * 2 + 1)
+    assert status.summary(table.runs("mini"), results)["left"] == pytest.approx(0.25 * 2 + 1)
     with locked(four.run.path(results)):
         assert status.state(four, results) == "running"
     assert status.state(four, results) == "missing"
     four.run.path(results).with_suffix(".lock").touch()         # left by a killed process: nobody holds it
     assert status.state(four, results) == "missing"
     failures.write(four, UserError("no disk"), results)
-    assert status.overview(table, "mini", results)["failed"] == 1
+    assert status.summary(table.runs("mini"), results)["failed"] == 1
 
 
 def test_a_lock_of_another_process_counts(table, tmp_path):

@@ -186,8 +186,10 @@ def test_a_try_that_diverged_is_not_chosen(small):
     table = load()
     small_paper.fill(small, tune.tries(table, "mini", rows=["FedAvg"]), lambda p: None if p.run.protocol.lr == 0.5 else
                      100 * p.run.protocol.lr)
-    assert tune.choose(table, "mini", small)["b.mini"]["FedAvg"]["protocol"] == {"lr": 0.15}
-    assert "FedProx" not in tune.choose(table, "mini", small)["b.mini"]
+    chosen = tune.choose(table, "mini", small)["b.mini"]
+    assert (chosen["FedAvg"]["protocol"], chosen["FedAvg"]["lost"]) == ({"lr": 0.15}, 2) and "FedProx" not in chosen
+    next(p for p in tune.tries(table, "mini", rows=["FedAvg"]) if p.run.protocol.lr == 0.15).run.path(small).unlink()
+    assert tune.choose(table, "mini", small)["b.mini"]["FedAvg"]["lost"] == 3      # one that is gone is told from none
 
 
 def test_a_try_that_diverges_with_one_seed_is_not_judged_by_the_other(small):

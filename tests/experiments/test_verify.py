@@ -7,6 +7,7 @@ import small_paper
 from conftest import interrupted
 
 from fedlib.core.errors import UserError
+from fedlib.datasets import prepare
 from fedlib.engine import loop, records
 from fedlib.engine.run import plan, planned
 from fedlib.experiments import tables, verify
@@ -42,7 +43,7 @@ def test_an_honest_record_is_trusted(given, fedlib):
     assert found["trusted"] and found["planned"] == ["small/t mini"] and found["data"]
     assert [(r["round"], r["equal"]) for r in found["rounds"]] == [(1, True), (2, True)]
     code, out, _ = fedlib("verify", path)
-    assert code == 0 and "what was trained again agrees" in out and "round 1:" in out
+    assert code == 0 and "1 of 4 rounds trained again, and they agree" in out and "round 1:" in out
 
 
 def test_records_are_drawn_by_the_day(given, tmp_path, fedlib):
@@ -60,6 +61,13 @@ def test_records_are_drawn_by_the_day(given, tmp_path, fedlib):
     assert any(verify.drawn(tmp_path, 3, first + datetime.timedelta(days)) != every[:3] for days in range(1, 9))
     code, out, _ = fedlib("verify", tmp_path, "--draw", 1)
     assert out.count("round 1:") == 1 and code == ("NOT" in out)
+    for stray in ("[", "[]", '{"digest": 3}'):      # in the folder of prepared sets
+        (prepare.folder() / "x.json").write_text(stray)
+        assert verify.drawn(tmp_path, 99, first) == every
+    every[0].write_text("{")        # is drawn, and said
+    assert every[0] in verify.drawn(tmp_path, 99, first)
+    code, out, err = fedlib("verify", tmp_path, "--draw", 9)
+    assert code == 1 and f"{every[0]}: NOT verified" in out and "away" not in out + err
     with pytest.raises(UserError, match="is of data that are prepared here"):
         verify.drawn(tmp_path / "none", 3, first)
 
@@ -93,7 +101,7 @@ def test_one_bad_record_does_not_hide_the_others_and_nothing_is_to_be_deleted(gi
     good, bad = given(), tmp_path / "FedAvg-0123456789ab.json"
     bad.write_text("{")
     code, out, err = fedlib("verify", bad, good)
-    assert code == 1 and out.index(f"{bad}: NOT verified") < out.index(f"{good}: what was trained again agrees")
+    assert code == 1 and out.index(f"{bad}: NOT verified") < out.index(f"{good}: 1 of 4 rounds trained again")
     assert "delete" not in out + err and "delete" not in fedlib("verify", bad)[2]
     listed = json.loads(fedlib("verify", bad, good, "--json")[1])
     assert [f["trusted"] for f in listed] == [False, True] and "is not a record" in listed[0]["why"]

@@ -18,8 +18,9 @@ from fedlib.core.errors import UserError
 from fedlib.core.federation import NORMALS, Split, batches
 from fedlib.engine import loop
 from fedlib.methods import adversarial, make
-from fedlib.methods.adversarial import attraction, fresh, trained
+from fedlib.methods.adversarial import attraction, trained
 from fedlib.methods.base import rate
+from fedlib.methods.personal import redrawn
 from fedlib.models.nets import Arch, HiddenLayers, Net, build
 
 FORMS = pytest.mark.parametrize("form", ["released", "paper"])
@@ -358,7 +359,7 @@ def test_places_are_kept_and_a_new_client_starts_the_amplifier_anew(name, monkey
         (net, entries, moves, who, epochs), *others = calls
         assert who == [places[i] for i in ids for _ in range(5 + int(i))] and epochs == 2
         assert net.out_features == len(places) == len(server.broadcast("0")["amplifier"]["6.weight"])
-        scratch = fresh(HiddenLayers(D, len(places), bias=False), seeds.key(0, "amplifier"))
+        scratch = params.snapshot(redrawn(HiddenLayers(D, len(places), bias=False), seeds.key(0, "amplifier")))
         assert same(entries, scratch if anew else last[0]) and same(moves, {} if anew else last[1])
         assert len(others) == (name == "FedPall")
         for _, entries, moves, y, epochs in others:
@@ -372,7 +373,7 @@ def test_places_are_kept_and_a_new_client_starts_the_amplifier_anew(name, monkey
 def test_a_second_training_at_the_server_goes_on_as_one_run_of_sgd():
     """21 samples in batches of 5: the last one of each epoch is left out."""
     split, net = Split(draw(21, D), torch.arange(21) % 3), HiddenLayers(D, 3)
-    start = fresh(net, 1)
+    start = params.snapshot(redrawn(net, 1))
     one, moves = trained(params.load_params(HiddenLayers(D, 3), start), {}, split, 5, 2, 0.01, seeds.generator(1))
     two, cold = (trained(params.load_params(HiddenLayers(D, 3), one), m, split, 5, 2, 0.01, seeds.generator(2))[0]
                  for m in (moves, {}))
@@ -393,7 +394,7 @@ def test_a_second_training_at_the_server_goes_on_as_one_run_of_sgd():
 def test_training_at_the_server_learns_separable_features(bias):
     y = torch.arange(60) % 3
     split, net = Split(draw(60, D) + 6 * torch.eye(D)[y], y), HiddenLayers(D, 3, bias)
-    net.load_state_dict(fresh(net, 0), strict=False)
+    net = redrawn(net, 0)
     before = F.cross_entropy(net.train()(split.x), y)
     after, _ = trained(net, {}, split, 10, 20, 0.01, seeds.generator(0))
     logits = params.load_params(HiddenLayers(D, 3, bias), after).eval()(split.x)      # with running statistics that fit

@@ -281,7 +281,7 @@ def test_gpfl_keeps_its_head_and_asks_with_what_its_client_has():
 
 # all
 
-@pytest.mark.parametrize("name", ["pFedFDA", "FedCP"])
+@pytest.mark.parametrize("name", ["pFedFDA", "FedCP", "COPA", "Fed3R"])
 def test_a_hidden_head_is_refused(name):
     run = plan(name, {}, {"name": "tiny_digits"}, {"net": "resnet10", "width": 4, "head": "hidden"}, {}, 0)
     refusal(lambda: Simulation(run), f"{name} needs a linear head")

@@ -127,7 +127,7 @@ def test_a_frame_has_unit_vectors_with_equal_angles(dim, count):
 
 
 def test_no_frame_of_more_vectors_than_dimensions():
-    with pytest.raises(ValueError, match="no frame"):
+    with pytest.raises(UserError, match="no frame of 5 vectors in 4 dimensions"):
         frame(4, 5, generator(0))
 
 

@@ -120,7 +120,7 @@ def test_the_loss_of_fediir_by_hand():
 
 def test_fediir_needs_a_linear_head():
     run = plan("FedIIR", {}, {"name": "tiny_digits"}, {"net": "resnet10", "width": 4, "head": "hidden"}, {}, 0)
-    refusal(lambda: Simulation(run), "FedIIR compares gradients of a linear head")
+    refusal(lambda: Simulation(run), "FedIIR needs a linear head")
 
 
 def test_the_divergence_is_that_of_gaussians():
@@ -144,6 +144,12 @@ def test_fedsr_draws_in_training_only_and_keeps_its_aims_at_home():
     y = torch.arange(3)
     assert method.loss(net, x, y, worker.client) != method.loss(net, x, y, worker.client)
     assert net.aim["m"].abs().sum() > 0         # they moved from 0
+    def loss(scale):
+        worker.client.scratch["gen"] = torch.Generator().manual_seed(0)
+        net.aim["C"].data.fill_(scale)
+        net.aim["m"].data.zero_()
+        return method.loss(net, x, y, worker.client)
+    assert torch.equal(loss(-0.5), loss(0.5)) and loss(0.0).isfinite()       # a learned C may pass 0: C m, C^2 s^2
 
 
 def test_fedsr_counts_the_square_or_the_length():

@@ -505,7 +505,7 @@ def test_what_one_domain_a_machine_cannot_have_is_said(setting):
 
 @pytest.mark.parametrize("hello", [
     {"train": -1}, {"train": 10 ** 12}, {"train": "5"}, {"classes": "abc"}, {"classes": [1, 2]}, {"shape": []},
-    {"shape": [10 ** 8, 10 ** 8]}, {"domain": "elsewhere"}, {"data": None}])
+    {"shape": [10 ** 8, 10 ** 8]}, {"shape": [3, 2048, 2048]}, {"domain": "elsewhere"}, {"data": None}])
 def test_a_greeting_that_cannot_be_is_refused(hello):
     whole = {"domain": "scans", "classes": ["a", "b"], "shape": [3, 8, 8], "words": 0, "train": 5, "test": 5, "val": 0,
              "data": "", "held": ""}

@@ -11,7 +11,7 @@ from matplotlib.textpath import TextToPath
 from fedlib.engine.loop import Simulation
 from fedlib.engine.run import plan
 from fedlib.experiments import tables
-from fedlib.experiments.claims import NOT_RUN, VERDICTS, judge_all
+from fedlib.experiments.claims import NOT_EVIDENCE, NOT_RUN, VERDICTS, judge_all
 from fedlib.experiments.results import results_folder
 from fedlib.models.nets import Arch
 from fedlib.probes.cost import made_up
@@ -65,7 +65,10 @@ def test_the_box_counts_every_claim(judged):
     assert counted == judged.verdict.value_counts().to_dict() and f"the {len(judged)} claims of FedPall" in shown
     for lead in overview.leads("fedpall"):
         assert f"printed {lead['printed']:+.1f}" in shown and (not lead["n"] or overview.gap(lead) in shown)
-        assert not lead["again"] or f"on frozen features {overview.gap(lead['again'])}" in shown
+        if (more := lead["again"]) and more["n"]:
+            assert f"on frozen features {overview.gap(more)}" in shown
+        if lead["verdict"] == NOT_EVIDENCE:      # a number that says nothing is not printed
+            assert overview.gap(lead) == "" and f"{lead['mean']:+.1f} ±" not in shown
     assert [bool(lead["again"]) for lead in overview.leads("fedpall")] == [True, False, True]     # Digits has none
 
 

@@ -34,7 +34,7 @@ def test_every_claim_stands_there_once(claims):
 def test_a_claim_without_a_verdict_has_a_reason(claims):
     run, without = claims.verdict != NOT_RUN, claims.verdict.isin([NOT_RUN, NOT_EVIDENCE])
     assert ((claims.profile != "") == run).all() and ((claims.kind != "") == without).all()
-    passing = claims.reason.str.startswith("going on as the curves rise")       # a lead of speed, undecided
+    passing = claims.reason.str.startswith(("going on as the curves rise", "the best of all tests"))     # undecided
     assert ((claims.reason != "") == without | passing).all() and (claims.verdict[passing] == UNDECIDED).all()
     assert claims.reason[~run].str.contains("not at hand|not trained to the end: |not started: 0 of ").all()
 

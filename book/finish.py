@@ -4,7 +4,9 @@ the PDF.
 The theme loads all icons of Font Awesome as a script of 1.5 MB, and on every page the search's index. The pages use
 some twenty icons, which are cut out of that script into the styles, and only the search page needs the index.
 """
+import html
 import re
+import textwrap
 import urllib.parse
 from pathlib import Path
 
@@ -19,6 +21,7 @@ CELLS = re.compile(r' id="(T_\w+?_(?:row\d+_col|level\d+_(?:row|col))\d+)"')
 PLACES = re.compile(r' class="(?:data|blank|col_heading|row_heading|index_name)\b[^"]*"')
 OF_TABLES = r"</?(?:table|thead|tbody|tr|th|td)\b"
 BLANKS = re.compile(rf"(?<=<t[dh]) (?=>)|({OF_TABLES}[^>]*>)\s+(?={OF_TABLES})")
+FIRST = re.compile(r"</h1>.*?<p>(.*?)</p>", re.S)
 LISTS = ' role="list" class="citation-list"'       # of entries that a screen reader does not take for a list's
 STYLES = "_static/styles/pydata-sphinx-theme.css"
 
@@ -33,7 +36,7 @@ def finish(site: Path):
         styled = set(re.findall(r"#(T_\w+)", text))
         text = CELLS.sub(lambda cell, styled=styled: cell[0] if cell[1] in styled else "", text)
         text = BLANKS.sub(r"\1", PLACES.sub("", text))
-        text = text.replace(LISTS, ' class="citation-list"')
+        text = described(text.replace(LISTS, ' class="citation-list"'))
         path.write_text(text if path.name == "search.html" else SEARCH.sub("", text), encoding="utf-8")
     styles = site / STYLES
     plain = without_fonts(styles.read_text(encoding="utf-8"))
@@ -41,6 +44,14 @@ def finish(site: Path):
     unused = ("_static/scripts/fontawesome.js*", "_static/**/*.map", "_static/vendor/fontawesome/webfonts/*")
     for path in {path for pattern in unused for path in site.glob(pattern)}:
         path.unlink()
+
+
+def described(page: str) -> str:
+    """The page with the beginning of its first paragraph as its description, which search engines and previews show."""
+    if not (first := FIRST.search(page)):
+        return page
+    words = textwrap.shorten(html.unescape(re.sub(r"<[^>]+>", "", first[1])), 200, placeholder=" …")
+    return page.replace("</head>", f'<meta name="description" content="{html.escape(words)}">\n</head>', 1)
 
 
 def link_pdf(site: Path, name: str):

@@ -50,7 +50,7 @@ def follow(parent):
 
 
 class Forked(LocalProvisioner):
-    """Jupyter's provisioner on this machine, with a fork in the place of a program."""
+    """Jupyter's provisioner on this machine, with a fork instead of a program."""
 
     limit = 0.0
 

@@ -267,7 +267,7 @@ def differences_text(lines: list) -> str:
 def chosen(ident: str, profile: str, seeds=None, only: str | None = None, halves_of: Path | None = None) -> list:
     """The planned runs of a table, or those of one row, method or digest. UserError: there are none.
 
-    halves_of: results whose runs are asked for in half the rounds, in the place of the table's own.
+    halves_of: results whose runs are asked for in half the rounds, instead of the table's own.
     """
     table = tables.load_table(ident)
     planned = table.runs(profile, seeds) + table.references(profile, seeds)

@@ -11,7 +11,7 @@ COLUMNS = ["block", "dataset", "seeds", "sd", "least", "domain", "images", "imag
 
 
 def of_blocks(table: Table, profile: str, results: Path, seeds: int | None = None) -> pd.DataFrame:
-    """One line for each block of a profile: COLUMNS. seeds: how many, in the place of the block's own.
+    """One line for each block of a profile: COLUMNS. seeds: how many, instead of the block's own.
 
     sd: the median deviation of rows' differences to the first row over the seeds at hand (points; nan without records);
     least: what so many seeds find at 80 % power; domain, images, image: the smallest test split and the points that one

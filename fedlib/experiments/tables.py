@@ -80,7 +80,7 @@ class Table:
     data: what a table changes in the data of its blocks, by block. leave_one_out: each column is a training of its own,
     without the column's domain, tested on it. methods: settings of the paper's methods in all its tables. shows: by
     block, the domains whose features a figure draws. measure: what is measured beside the record. transfer: the columns
-    are what `fedlib.engine.evaluate` measures, and the round, in the place of domains. question: that it answers. page:
+    are what `fedlib.engine.evaluate` measures, and the round, instead of domains. question: that it answers. page:
     the notebook that shows it. rates_only: it is about a weight, so that tries change the rate alone.
     """
     id: str

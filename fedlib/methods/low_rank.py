@@ -12,7 +12,7 @@ ADAPTED = {nn.Linear: "weight", nn.Conv2d: "weight", nn.MultiheadAttention: "in_
 
 @method
 class LoRA(FedAvg):
-    """W + (alpha / r) B A in the place of every weight W `(out, in)` of the body: FedAvg of A `(r, in)`, B `(out, r)`.
+    """W + (alpha / r) B A instead of every weight W `(out, in)` of the body: FedAvg of A `(r, in)`, B `(out, r)`.
 
     The head is trained and averaged whole; W, biases and the norms' weights stay as they came and never travel; running
     statistics do. A starts at N(0, 1 / in), B at 0. Kernels count as `(out, in k k)`. A and B are averaged apart, and

@@ -217,7 +217,7 @@ class GPFL(FedPer):
     e `(C, D)`: vectors of the classes; v(z, q) = ReLU((1 + a(q)) z + b(q)), a and b a layer each: both are averaged, as
     the body is. q_k = sum_c pi_kc e_c, pi_k the client's class shares, q the mean of e, both of the received e_0: one
     body gives features for all and for oneself. |.| is the length over the whole batch, as in PFLlib, which
-    takes q and q_k from the client's last e in the place of the received. Zhang et al., ICCV 2023, arXiv:2308.10279.
+    takes q and q_k from the client's last e instead of the received. Zhang et al., ICCV 2023, arXiv:2308.10279.
     """
     lam: float = 0.01                    # the authors' script for small nets; 1e-4 for ResNet-18; 1 in PFLlib
     mu: float = 0.1                      # there; 0 for ResNet-18 and in PFLlib

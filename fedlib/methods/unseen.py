@@ -141,7 +141,7 @@ class FedSR(FedAvg):
 
     m and s = softplus of a linear layer of the body's features, as many of each; m_y, s_y `(classes, D)` and the number
     C are learned too and, as in the released code, stay at the client. A test takes z = m, where the released code
-    averages the answers to 20 draws. It also takes the length |z| in the place of its square: released = True.
+    averages the answers to 20 draws. It also takes the length |z| instead of its square: released = True.
     Nguyen et al., NeurIPS 2022 (FedSR).
     """
     l2: float = 0.01

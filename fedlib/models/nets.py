@@ -94,7 +94,7 @@ def has(arch: Arch, types: tuple) -> bool:
 
 
 def grouped(module: nn.Module) -> int:
-    """Put a GroupNorm of 8 channels a group in the place of each BatchNorm2d; returns how many there were.
+    """Put a GroupNorm of 8 channels a group instead of each BatchNorm2d; returns how many there were.
 
     It has the same parameters under the same names and no statistics, so that small batches and other clients' domains
     do not disturb it (Hsieh et al., ICML 2020, arXiv:1910.00189).

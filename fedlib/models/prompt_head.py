@@ -1,4 +1,4 @@
-"""The text tower of an open_clip model with learned contexts in the place of words: what prompt learning trains."""
+"""The text tower of an open_clip model with learned contexts instead of words: what prompt learning trains."""
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -74,7 +74,7 @@ def step(message: Message, context: Context, answer) -> Message:
 # at the server
 
 class Masked:
-    """A grid that answers training with the mean of the uploads in the place of each."""
+    """A grid that answers training with the mean of the uploads instead of each."""
 
     def __init__(self, grid):
         self.grid, self.equal, self.carried = grid, False, {}       # do all weigh alike? bytes of the last mean

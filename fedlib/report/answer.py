@@ -74,9 +74,12 @@ def card(page, block: str) -> dict:
             tuned = about and all(map(tables.is_tuned, named.values()))
             said = {label: placed(ours[rows], "", unit, named.get(control, "")) for label, control, rows in
                     (("one net", "FedAvg", kinds[False]), ("own nets", "Local", kinds[True])) if tuned}
+    said = {"printed": placed(printed.to_frame().T, subject, unit), **said}
+    if not any(said.values()):
+        said = {"ours": "nobody is named the best: the rows are not tuned" if about and not subject and len(named) > 1
+                else "in the figures and tables below"}
     protocol = ", the paper's protocol" * (page.blocks[block] == "paper")
-    return {"title": page.titles[block] + protocol, "own": page.blocks[block] != "mini",
-            "said": {"printed": placed(printed.to_frame().T, subject, unit), **said},
+    return {"title": page.titles[block] + protocol, "own": page.blocks[block] != "mini", "said": said,
             "verdicts": judged.verdict.value_counts().reindex(claims.VERDICTS).dropna().astype(int).to_dict(),
             "basis": basis(page, block, list(named.values()))}
 

@@ -28,7 +28,7 @@ def begun(row: str = "FedDEAP", seed: int = 0, protocol: dict | None = None, dev
           **settings) -> Simulation:
     """mini_digits with mini_clip before the first round of a row of Table 1: each client has the server's message.
 
-    protocol, settings: in the place of the row's.
+    protocol, settings: instead of the row's.
     """
     feature_cache.ensure_features("mini_digits", None, "mini_clip", say=lambda line: None)
     table = tables.load_table("feddeap/table1")

@@ -29,7 +29,7 @@ QUESTIONS = [pytest.param(cells, i, id=f"{page}/{cells[i]['id']}")
 
 
 def asked(cells: list[dict], i: int, answer: str | None = None):
-    """Run a question's cell, with an answer in the place of its dots, and the check below it."""
+    """Run a question's cell, with an answer instead of its dots, and the check below it."""
     names = {}
     for cell in cells[:i]:
         if cell["id"] == "imports":

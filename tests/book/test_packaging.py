@@ -147,3 +147,12 @@ def test_a_terminal_gets_one_line_in_place(tmp_path):
     os.close(main), os.close(end)
     assert ran.returncode == 0
     assert "███░░░░░░░ 3/10 runs" in shown and shown.count("\n") == 1 and "\r" in shown
+
+
+def test_a_page_is_described_by_its_first_paragraph(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "book"))
+    from finish import described
+    page = f"<head></head><h1>T</h1><div><p>One <em>net</em> for\nA &amp; \"B\" {'and more ' * 40}</p><p>Two</p></div>"
+    found = re.search(r'<meta name="description" content="([^"]*)">\n</head>', described(page))[1]
+    assert found.startswith("One net for A &amp; &quot;B&quot; and more") and found.endswith(" …") and len(found) < 220
+    assert described("<head></head><h1>T</h1>") == "<head></head><h1>T</h1>"

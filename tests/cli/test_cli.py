@@ -294,6 +294,17 @@ def test_check_compares_fresh_records_with_committed_ones(fedlib, small, tmp_pat
         assert fedlib(*args)[0] == code
 
 
+def test_check_looks_at_the_last_five_rounds_together(fedlib, small, tmp_path):
+    """10 points in the last round alone are two in the mean of five."""
+    run = replace(small, protocol=replace(small.protocol, rounds=6))
+    for folder, last in (("fresh", 20.0), ("committed", 30.0)):
+        rounds = [{"round": k, "acc": {"scans": 50.0, "street": last if k == 6 else 20.0}, "train_loss": 1.0}
+                  for k in range(1, 7)]
+        records.write_record(run.path(tmp_path / folder), {"run": run.spec, "made": {"seconds": 1.0}, "rounds": rounds})
+    out = fedlib("check", tmp_path / "fresh", "--results", tmp_path / "committed")[1]
+    assert "1 differ by at most 1.00 points in their last five rounds" in out
+
+
 def test_check_sees_that_two_runs_stopped_in_another_round(fedlib, small, tmp_path):
     run = replace(small, protocol=replace(small.protocol, patience=1))
     for folder, val in (("fresh", [50, 40]), ("committed", [50, 60, 40])):

@@ -266,6 +266,32 @@ def test_a_failed_write_leaves_nothing(store, monkeypatch, code, failing):
     assert files(store) == []
 
 
+def test_the_manifest_moves_last(store, monkeypatch):
+    """Who finds a manifest finds its tensors: cut between the two moves, a new set is none."""
+    moves, real = [], os.replace
+
+    def once(source, target):
+        moves.append(Path(target).suffix)
+        if len(moves) == 2:
+            raise OSError(errno.ENOSPC, "full")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", once)
+        with pytest.raises(UserError):
+            prepare.prepare("tiny")
+    assert moves == [".safetensors", ".json"] and not (store / "tiny-4.json").exists()
+
+
+def test_a_label_beyond_the_classes_is_refused(store):
+    x, y, part = DOMAINS["u"]
+    for wrong in (2, -1):
+        labels = y.copy()
+        labels[0] = wrong
+        with pytest.raises(ValueError, match=r"u/y is not int64 .* in 0..1"):
+            prepare.write_set("tiny", 4, ["a", "b"], {"u": (x, labels, part)}, {})
+
+
 def test_a_failed_write_keeps_the_old_set(store, monkeypatch):
     first = prepare.prepare("tiny")
     with monkeypatch.context() as patch:

@@ -419,6 +419,20 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
     assert {p.suffix for p in run.path(tmp_path).parent.iterdir()} == {".json"}
 
 
+def test_a_lock_that_is_gone_is_nobodys(tmp_path, monkeypatch):
+    """Another process ended, and unlinked it, after this one had opened it: a third one may hold a new file."""
+    import fcntl
+    real = fcntl.flock
+
+    def late(file, how):
+        (tmp_path / "run.lock").unlink()
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(Busy, match="was just finished by another process"), locked(tmp_path / "run.json"):
+        pytest.fail("held")
+
+
 def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
     run = small_run(net="linear")
     path, there = run.path(tmp_path), iter([False, True])

@@ -1,4 +1,4 @@
-"""Methods and datasets of a user's own file or package: found by name, never in the place of what is there."""
+"""Methods and datasets of a user's own file or package: found by name, never instead of what is there."""
 import os
 import subprocess
 import sys

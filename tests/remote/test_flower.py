@@ -523,7 +523,7 @@ def test_a_greeting_that_cannot_be_is_refused(hello):
 
 
 def commands(name: str, **swaps) -> str:
-    """The text of a block of the page, with other words in the place of some."""
+    """The text of a block of the page, with other words instead of some."""
     text = "".join(line for cell in json.loads(PAGE.read_text())["cells"] for line in [*cell["source"], "\n"])
     block = text.split(f":name: {name}\n")[1].split("```")[0].strip().replace("\\\n", " ")
     for old, new in swaps.items():

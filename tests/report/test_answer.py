@@ -114,7 +114,13 @@ def test_one_net_for_all_and_nets_of_ones_own_are_two_answers_of_tuned_rows():
     assert said["one net"].endswith("above FedAvg, tuned") and said["own nets"].endswith("above Local, tuned")
     assert " of 32 with " in said["one net"] and " of 27 with " in said["own nets"]
     # without tuning nobody is called the best
-    assert not any(answer.card(Page("across/methods", "lite"), "office")["said"].values())
+    assert answer.card(Page("across/methods", "lite"), "office")["said"] == {
+        "ours": "nobody is named the best: the rows are not tuned"}
+
+
+def test_what_no_number_answers_says_where_the_answer_is():
+    assert answer.card(Page("mpft/figure5", "lite"), "pacs")["said"] == {"ours": "in the figures and tables below"}
+    assert " of 3 with " in answer.card(Page("feddtr/table6", "lite"), "mnist")["said"]["printed"]      # that is one
 
 
 def test_a_variant_of_a_block_has_a_card_where_its_rows_are_tuned():

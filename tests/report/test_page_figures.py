@@ -8,7 +8,7 @@ from fedlib.report import fedpall, page
 
 
 def made(ident: str, ours: dict) -> Page:
-    """A page with these averages, {block: {row: %}}, in the place of records."""
+    """A page with these averages, {block: {row: %}}, instead of records."""
     it = object.__new__(Page)
     it.table = tables.load_table(ident)
     it.rows, it.ran = [row["name"] for row in it.table.rows], list(ours)

@@ -181,7 +181,7 @@ def test_times_of_a_test_behind_the_image_tower():
 
 
 def test_the_shapes_of_the_mini_model():
-    """A text tower of 24 places; contexts of 4 tokens in the place of 16."""
+    """A text tower of 24 places; contexts of 4 tokens instead of 16."""
     pytest.importorskip("open_clip")
     simulation = feddeap.begun()
     assert simulation.workers[0].client.net.head.tower.places == 24

@@ -60,6 +60,8 @@ def test_a_look_belongs_to_the_name_alone():
     assert plots.look("FedAvg") == {"color": "#0072B2", "marker": "o", "linestyle": "-"}
     assert plots.look("a method of tomorrow") == plots.look("a method of tomorrow")
     assert plots.look("a method of tomorrow")["linestyle"] != "-"
+    sites = [plots.look(f"hospital_{c}") for c in "abcdefgh"]        # no two of a user's sites share a colour
+    assert len({look["color"] for look in sites}) == len({look["marker"] for look in sites}) == 8
     for frame in (VALUES, VALUES.iloc[::-1]):
         axes = plots.bars(frame.T).axes[0]
         drawn = {bars.get_label(): rgb(bars.patches[0].get_facecolor()) for bars in axes.containers}

@@ -10,6 +10,7 @@ INK, LINE, PALE, DIM, DARK, LIGHT = "#000000", "#808080", "#b0b0b0", "#4d4d4d", 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#4D4D4D", "#8C6D00")
 MARKERS = "os^DvPX*"
 DASHES = ("-", "--", "-.", ":")
+DEALT = {}       # names without a look of their own, as they come
 # (colour, marker, dash) of the names that share a figure most often; the domains as on the book's first page.
 METHOD_LOOKS = ("FedAvg", "FedProto", "FedBN", "I2PFL", "MOON", "FedProx", "Local", "Ditto")
 DOMAIN_LOOKS = (("scans", "caltech", "photo", "mnist"), ("blended", "amazon", "art_painting", "usps"),
@@ -58,7 +59,8 @@ RC = {"figure.dpi": 150, "figure.facecolor": "white", "savefig.facecolor": "whit
 
 
 def look(name: str) -> dict:
-    """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn.
+    """Colour, marker and dash of a method or a domain. They depend on the name alone, never on what else is drawn, but
+    that names without a look of their own, like a user's sites, are dealt one after the other.
 
     A variant of a method, "MOON, mu = 1", that has no look of its own is drawn as the method with a broken line and
     the marker of its whole name; a remark in brackets, "PACS (not run)", changes nothing.
@@ -79,9 +81,9 @@ def look(name: str) -> dict:
     for i, names in enumerate(DOMAIN_LOOKS):
         if name in names:
             return {"color": OKABE_ITO[DOMAIN_INKS[i]], "marker": MARKERS[i], "linestyle": "-"}
-    ink, shape, dash = key("look", name), key("marker", name), key("dash", name)
-    return {"color": OKABE_ITO[ink % len(OKABE_ITO)], "marker": MARKERS[shape % len(MARKERS)],
-            "linestyle": DASHES[1 + dash % 3]}
+    turn = DEALT.setdefault(name, len(DEALT))
+    return {"color": OKABE_ITO[turn % len(OKABE_ITO)], "marker": MARKERS[turn % len(MARKERS)],
+            "linestyle": DASHES[1 + turn % 3]}
 
 
 def colour(name: str) -> str:

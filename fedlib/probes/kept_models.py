@@ -159,23 +159,27 @@ def load(path: Path, device: str = "cpu", own: str | None = None) -> Kept:
     try:
         with safe_open(path, "pt") as file:
             about = schema.check(schema.parsed((file.metadata() or {}).get("about", "null")), ABOUT)
-            held = unflatten({k: file.get_tensor(k) for k in file.keys()})
-        if about["format"] != FORMAT or not about["clients"]:
+            tensors = {k: file.get_tensor(k) for k in file.keys()}
+            held = unflatten(tensors)
+        side, shape = about["size"], about["shape"]
+        if about["format"] != FORMAT or not about["clients"] or len(shape) == 3 and shape[1:] != [side, side]:
             raise ValueError("it is of another format")
-    except (OSError, ValueError, SafetensorError) as error:
+        if not all(t.isfinite().all() for t in tensors.values()):
+            raise ValueError("it holds numbers that are not finite")
+    except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
         raise UserError(f"{path} is no kept model ({first_line(error)}); `fedlib train --save` makes one") from error
-    if about["run"].get("method") not in METHODS:
-        raise UserError(f"{path} is of the method {about['run'].get('method')}, which is not known here: name its file "
-                        "by --from FILE.py:METHOD")
-    run, named = planned(about["run"]), {}
-    for client in about["clients"]:
-        alike = sum(c["domain"] == client["domain"] for c in about["clients"]) > 1
-        try:
+    method = str(about["run"].get("method"))
+    if method not in METHODS:
+        raise UserError(f"{path} is of the method {method}, which is not known here: name its file by --from "
+                        "FILE.py:METHOD")
+    try:
+        run, named = planned(about["run"]), {}
+        for client in about["clients"]:
+            alike = sum(c["domain"] == client["domain"] for c in about["clients"]) > 1
             named[f"{client['domain']}:{client['id']}" if alike else client["domain"]] = worker_of(
                 run, about, client, held.get(client["id"], {}), device)
-        except RuntimeError as error:
-            raise UserError(f"{path} does not fit its net ({first_line(error)}): it was made by another version") \
-                from error
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UserError(f"{path} does not fit its net ({first_line(error)}): it was made by another version") from error
     return Kept(about, run, named)
 
 

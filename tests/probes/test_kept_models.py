@@ -90,6 +90,12 @@ def test_files_that_are_no_models(tmp_path):
     assert "does not fit its net" in changed({"0/net/other": held["0/net/head.bias"]})
     assert "--from FILE.py:METHOD" in changed(held, run=about["run"] | {"method": "Mine"})
     assert "another version" in changed(held, run=about["run"] | {"version": 99})
+    assert "no kept model" in changed(held, size=-1) and "no kept model" in changed(held, size=40)
+    assert "not finite" in changed({k: v / 0 * 0 if v.is_floating_point() else v for k, v in held.items()})
+    assert "--from FILE.py:METHOD" in changed(held, run=about["run"] | {"method": ["FedAvg"]})
+    assert "changed" in changed(held, run=about["run"] | {"settings": 5})
+    assert "changed" in changed(held | {"0": held["0/net/head.bias"].clone()})
+    assert "changed" in changed(held | {"0/state": held["0/net/head.bias"].clone()})
 
 
 def test_a_net_of_ones_own_must_be_named(tmp_path):

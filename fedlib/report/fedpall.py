@@ -13,7 +13,7 @@ from fedlib.probes import leakage
 from fedlib.report import plots, printed
 from fedlib.report.page import Page
 
-OURS = "FedPall"
+OURS, ONE_RATE = "FedPall", "FedPall, one rate"       # the server trains at the clients' rate, as in its code
 SCALE = 20      # points that a heat map's colours span at least
 # FedAvg, what it has with a part of a net of one's own, and rows that keep more at the client.
 CONTROLS = ("FedAvg", "FedAvg, own statistics", "FedAvg, tested after training", "FedBN", "SingleSet")
@@ -51,8 +51,9 @@ def variants(page: Page) -> dict[str, tuple[str, str]]:
 
 
 def own_net(page: Page) -> pd.DataFrame:
-    """FedPall minus each of CONTROLS, where all have seeds to pair; as `Page.ahead`, and tuned: of rows that are."""
-    gaps = page.ahead(OURS).query("n > 1").drop(columns="printed")
+    """FedPall, with one rate where that was run, minus each of CONTROLS, where all have seeds to pair; as `Page.ahead`,
+    and tuned: of rows that are."""
+    gaps = pd.concat([page.ahead(row) for row in (OURS, ONE_RATE)]).query("n > 1").drop(columns="printed")
     gaps = gaps.assign(tuned=gaps.row.map(tables.is_tuned), row=gaps.row.map(tables.given_name))
     gaps = gaps[gaps.row.isin(CONTROLS)].drop_duplicates(["dataset", "row"], keep="last")      # a tuned row stands last
     gaps = gaps.sort_values("row", key=lambda rows: rows.map(CONTROLS.index), kind="stable")

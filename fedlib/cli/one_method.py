@@ -99,6 +99,8 @@ def predict(model, pictures, own, client, skip_corrupt, out, device):
     rows = predictions.predict(kept, pictures, client, skipped)
     for line in skipped or ():
         click.echo(f"left out: {line}", err=True)
+    if not rows:
+        raise UserError("none of the pictures can be read")
     text = predictions.as_csv(kept, rows)
     if not out:
         return click.echo(text, nl=False)

@@ -160,13 +160,12 @@ def test_a_folder_a_model_and_predictions_by_commands(fedlib, tmp_path, monkeypa
 def test_a_preset_is_a_word_for_settings(fedlib, tmp_path):
     code, _, err = fedlib("train", "FedPall", "--data", "tiny_digits", "--rounds", 1, "--set", "preset=paper", "--set",
                           "net=linear", "--set", "mu=0.2", "--out", tmp_path)
-    assert code == 0 and err == ""
+    assert code == 0 and "fedlib:" not in err        # a slow machine has said how far it is
     settings = records.read_record(next(tmp_path.glob("*/*.json")))["run"]["settings"]
     assert (settings["kl"], settings["contrast"], settings["mu"], settings["delta"]) == ("paper", "paper", 0.2, 0.1)
     assert fedlib("train", "FedPall", "--set", "preset=papre")[0] == 2
     code, _, err = fedlib("train", "FedAvg", "--set", "preset=paper")
     assert code == 2 and "no setting 'preset'" in err
-
 
 
 def test_texts_train_a_net_for_texts_where_none_is_named(fedlib, tmp_path):

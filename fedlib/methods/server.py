@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.core.federation import Split
-from fedlib.core.losses import class_means, cosines
+from fedlib.core.losses import class_means
 from fedlib.core.params import load_params, mean, snapshot
 from fedlib.core.seeds import generator
 from fedlib.methods.base import FedAvg, method, outputs
@@ -262,7 +262,7 @@ def balanced_contrast(z, y, protos, held, tau: float) -> torch.Tensor:
 
     z `(B, D)`, protos `(C, D)`. A class that nobody holds is left out, and a sample of one adds nothing.
     """
-    logits = cosines(z, protos) / tau + (held / held.sum()).log().diag()[y]
+    logits = F.normalize(z) @ F.normalize(protos).T / tau + (held / held.sum()).log().diag()[y]
     known = y.masked_fill((held == 0)[y], -100)     # which cross-entropy leaves out
     return F.cross_entropy(logits.masked_fill(held == 0, -torch.inf), known, reduction="sum") / len(y)
 

@@ -9,8 +9,9 @@
                    rounds: then `reason` says so
     not evidence   fewer than three seeds or fewer than planned, an interval as wide as the column, rows that give the
                    same numbers, or a row that did not learn, did not settle, diverged or was not tuned for this column,
-                   by as many tries as the others and within the rates tried: `reason` says which
-    not run        a row has no record, or another reading of the better row that is planned has none
+                   by as many tries as the others and within the rates tried; or another reading of the better row that
+                   is planned has no record: `reason` says which
+    not run        a row has no record
 
 So where nothing differs, at most 5 % of the claims are called supported or contradicted.
 """
@@ -95,9 +96,9 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     part = cells[(cells.block == claim["block"]) & (cells.setting == claim["setting"])]
     by_row, lasting = (part.pivot(index="seed", columns="row", values=k) for k in ("value", "lasting"))
     better, *others = variants(claim["better"], table, claim.get("forms", {}), by_row)
-    readings = [better, *(r for r in others if r in by_row or r in claim.get("planned", ()))]
+    missing = [r for r in others if r not in by_row and r in claim.get("planned", ())]
     found = [judge_one(claim | {"better": row}, by_row, lasting, rows, table, rivals(claim, table, by_row))
-             for row in readings]
+             for row in [better, *(r for r in others if r in by_row)]]
     nearest = {SUPPORTED: -1, CONTRADICTED: 1}      # to zero
     weakest = max(found, key=lambda f: (VERDICTS.index(f["verdict"]), f["direction"] == UNDECIDED,
                                         nearest.get(f["verdict"], 0) * f["mean"]))
@@ -105,7 +106,10 @@ def judge(claim: dict, cells: pd.DataFrame, rows: pd.DataFrame, table: Table) ->
     if weakest.get("better", claim["better"]) != claim["better"]:
         weakest |= {"evidence": f"{weakest['better']}: {weakest['evidence']}"}
     if {SUPPORTED, CONTRADICTED} == {f["verdict"] for f in found}:      # MOON's weight decides, which nobody states
-        return weakest | {"verdict": UNDECIDED, "direction": UNDECIDED, "p": max(f["p"] for f in found)}
+        weakest |= {"verdict": UNDECIDED, "direction": UNDECIDED, "p": max(f["p"] for f in found)}
+    if missing and weakest["verdict"] != NOT_RUN:
+        reasons = evidence.named("planned, and not run, is another reading", missing)
+        weakest |= {"verdict": NOT_EVIDENCE, "reason": "; ".join(filter(None, [*reasons, weakest["reason"]]))}
     return weakest
 
 

@@ -337,11 +337,12 @@ def test_a_reading_that_is_planned_and_was_not_run_is_missing(case):
     claim = {"id": "y", "source": "", "says": "", "block": "b", "setting": "avg", "better": "y", "than": ["x"]}
     case.table = dataclasses.replace(case.table, claims=case.table.claims + [claim])
     rows = dict(new=[1, 2, 3], x=[50, 51, 53], y=[60, 61, 62.5])
-    for change, verdict in (({}, NOT_RUN), ({"profiles": ["lite"]}, SUPPORTED)):
+    for change, verdict in (({}, NOT_EVIDENCE), ({"profiles": ["lite"]}, SUPPORTED)):
         case.change(**{"y, other weight": change})
         case.fill(**rows)
         line = judge_claims(case.table, "mini", case.results).set_index("id").loc["y"]
-        assert line.verdict == verdict and (verdict != NOT_RUN or line.evidence == "no records of y, other weight")
+        assert line.verdict == verdict and line.direction == SUPPORTED
+        assert line.reason == "planned, and not run, is another reading: y, other weight" * (verdict == NOT_EVIDENCE)
 
 
 def test_one_of_many_rivals_must_be_clearly_above():

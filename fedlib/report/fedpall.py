@@ -55,7 +55,9 @@ def own_net(page: Page) -> pd.DataFrame:
     and tuned: of rows that are."""
     gaps = pd.concat([page.ahead(row) for row in (OURS, ONE_RATE)]).query("n > 1").drop(columns="printed")
     gaps = gaps.assign(tuned=gaps.row.map(tables.is_tuned), row=gaps.row.map(tables.given_name))
-    gaps = gaps[gaps.row.isin(CONTROLS)].drop_duplicates(["dataset", "row"], keep="last")      # a tuned row stands last
+    gaps = gaps[gaps.row.isin(CONTROLS)].sort_values("tuned", kind="stable")       # a tuned row last, of those one rate
+    gaps = gaps.drop_duplicates(["dataset", "row"], keep="last")
+    gaps = gaps.sort_values("block", key=lambda block: block.map(list(page.blocks).index), kind="stable")
     gaps = gaps.sort_values("row", key=lambda rows: rows.map(CONTROLS.index), kind="stable")
     return gaps.groupby("dataset", sort=False).filter(lambda part: len(part) == len(CONTROLS))
 

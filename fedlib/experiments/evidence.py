@@ -12,7 +12,8 @@ from fedlib.experiments.tables import Table
 from fedlib.methods import make
 from fedlib.models import nets
 
-STILL = 1.0         # points: a row that rises by more has not settled
+STILL = 1.0         # points: a row that rises by more has not settled, nor one that falls by more where its end counts
+ENDS = ("last", "last5")
 GROWS = 2.0         # points that twice the rounds bring for each point of `rise`, about; `foretold` measures it
 FEW = 4             # images: a batch of fewer has no variance to speak of
 
@@ -114,14 +115,15 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
     many tests lies above a constant answer by chance; learned: the interval lies above 0; None of one seed, or where
     the constant answer was not run with each. rise: by `rise`, of this column; of runs whose rate fell to nothing their
     `level` minus that in half the rounds: not settled until each seed has been trained so. settled: True of a row of
-    one round, not of one that was tested once in several. gain: the points that twice the rounds may bring, GROWS times
+    one round, not of one that was tested once in several; one that falls has not settled where its end counts, since
+    fewer rounds would say something else. gain: the points that twice the rounds may bring, GROWS times
     the rise; where the rate fell to nothing, the rise once more; nothing where a run stopped before its last round.
     rounds: of its longest run.
     """
     cells = filled.values(table, profile, results, rule, seeds, when)
     floors = {place: part.set_index("seed").value for place, part in
               filled.constants(table, profile, results, seeds, when).groupby(["row", "block", "setting"])}
-    curves, losses, lengths, shared, open_ends, crumbed = {}, {}, {}, set(), set(), set()
+    curves, losses, lengths, shared, open_ends, judged_there, crumbed = {}, {}, {}, set(), set(), set(), set()
     shorter = in_half(table, profile, results, seeds, when)
     at_home = {r["name"] for r in table.rows if (when or r.get("when")) == "after"}     # own nets, whatever the method
     for p, record in filled.records_of(table, profile, results, seeds, when):
@@ -131,6 +133,7 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
             moved, grows = float("nan"), 1.0
             if not runs_out(p, rounds):
                 moved, grows = rise(rounds, setting), GROWS * (rounds[-1]["round"] == p.run.protocol.rounds)
+                judged_there |= {(p.block, p.row)} if (rule or table.select) in ENDS else set()
             elif half:
                 moved = level(rounds, setting) - level(half, setting)
             curves.setdefault((p.block, setting, p.row), []).append((moved, grows * moved))
@@ -153,7 +156,8 @@ def of_rows(table: Table, profile: str, results: Path, rule: str | None = None, 
         rises, gains = zip(*curves[block, "avg" if setting == "rounds" else setting, row], strict=True)
         loss = max(losses[block, row])
         rising, gain = pd.Series(rises).mean(), pd.Series(gains).fillna(0).mean()
-        settled = not (rising > STILL or (block, row) in open_ends)
+        falling = rising < -STILL and (block, row) in judged_there
+        settled = not (rising > STILL or falling or (block, row) in open_ends)
         planned = len(seeds or table.drawn(block, profile))
         lines.append({"block": block, "setting": setting, "row": row, "n": len(sample), "mean": sample.mean(),
                       "missing": max(0, planned - len(sample)), "by": table.chosen_by(row, profile, block),
@@ -202,8 +206,11 @@ def unfinished(rows: list[dict]) -> list[str]:
     rising = [r for r in rows if (r["rise"] or 0) > STILL]      # None: a table's nan in JSON
     most = max((r["rise"] for r in rising), default=0)
     found += named(f"still rising, by up to {most:.1f} points", [r["row"] for r in rising])
+    falling = [r for r in rows if not r["settled"] and (r["rise"] or 0) < -STILL]
+    least = min((r["rise"] for r in falling), default=0)
+    found += named(f"falling at its end, by up to {-least:.1f} points", [r["row"] for r in falling])
     return found + named("not known whether more rounds would help, without runs of half as many",
-                         [r["row"] for r in rows if not r["settled"] and r not in rising])
+                         [r["row"] for r in rows if not r["settled"] and r not in rising + falling])
 
 
 def named(what: str, some: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from fedlib.experiments.results import results_folder
 
 CONTROL = "FedAvg"
 SHORT = {r"only \d+ seeds?": "too few seeds", r"still rising.*": "still rising",
+         r"falling at its end.*": "falling at its end",
          r"not known whether more rounds would help.*": "not known whether more rounds would help",
          r"the interval .* is as wide as the whole column.*": "the interval is as wide as the column",
          r"the same runs already stand behind .*": "the same runs stand behind another claim"}

@@ -146,6 +146,7 @@ def test_an_interval_that_ends_at_zero_does_not_lie_above():
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=52), "not above the constant answer: x"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], constant=50), "not above the constant answer: x"),
     (dict(new=[[50] * 8 + [58.8, 60]] * 3, x=[30, 31, 33]), "still rising, by up to 9.4 points: new"),
+    (dict(new=[60, 61, 62], x=[[55] * 8 + [51, 50]] * 3), "falling at its end, by up to 4.5 points: x"),
     (dict(new=[60, 61, 62], x=[50, 51, 53], loss=2e3), "diverged on the way: new (a training loss of 2e+03), x")])
 def test_reasons_why_there_is_no_verdict(case, given, reason):
     line = case.fill(**given)
@@ -651,8 +652,10 @@ def test_a_claim_about_one_domain_looks_at_the_curve_of_that_domain(case):
     by_domain(case, "x", {"scans": [40.0] * 6 + [45, 45, 50, 50], "street": [60.0] * 6 + [55, 55, 50, 50]})
     rows = evidence.of_rows(case.table, "mini", case.results).query("row == 'x'").set_index("setting")
     assert rows.rise.to_dict() == {"scans": 5.0, "street": -5.0, "avg": 0.0}
-    assert rows.settled.to_dict() == {"scans": False, "street": True, "avg": True}
+    assert rows.settled.to_dict() == {"scans": False, "street": False, "avg": True}
     assert rows.gain.to_dict() == {"scans": 10.0, "street": 0.0, "avg": 0.0}
+    best = evidence.of_rows(case.table, "mini", case.results, "best-test").query("row == 'x'").set_index("setting")
+    assert best.settled.to_dict() == {"scans": False, "street": True, "avg": True}      # a fall after it is nothing
 
 
 @pytest.mark.parametrize("one, other", [((3, 3.2, 3.3), (10, 15, 17.5)), ((10, 15, 17.5), (3, 3.2, 3.3))])

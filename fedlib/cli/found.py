@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from fedlib.cli.options import CPU, JSON, PROFILE, RESULTS, SELECT, forms, told
+from fedlib.cli.options import CPU, JSON, PROFILE, RESULTS, SELECT, alone, forms, told
 from fedlib.core.errors import UserError
 
 
@@ -32,7 +32,8 @@ def show(table, profile, rule, when, why, form, results, as_json):
     else:
         raise UserError("name a table, or a claim with --why (`fedlib tables` and `fedlib claims` list them)")
     told(results)
-    if form and not why:
+    if form:
+        alone(form, json=as_json, why=why)
         return click.echo(shown.as_form(table, profile, found["cells"], form))
     click.echo(json.dumps(found, indent=1) if as_json else text(found))
 
@@ -55,6 +56,7 @@ def compare(runs, to, rule, picture, own, form, as_json):
     if picture:
         shown.draw_curves(table, found["results"], picture)
     if form:
+        alone(form, json=as_json)
         return click.echo(shown.as_form(table, found["profile"], found["cells"], form))
     click.echo(json.dumps(found, indent=1) if as_json else shown.compared_text(table, found))
 

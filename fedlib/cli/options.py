@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fedlib.core import settings
+from fedlib.core.errors import UserError
 
 SECONDS = 10        # between lines of progress where there is no terminal
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
@@ -24,6 +25,12 @@ def forms(command):
     for form in ("csv", "latex", "html", "markdown"):
         command = click.option(f"--{form}", "form", flag_value=form, help=f"Print {form}.")(command)
     return command
+
+
+def alone(form: str, **others):
+    """A form of a table goes with no other way to print what was found."""
+    if also := [f"--{name}" for name, given in others.items() if given]:
+        raise UserError(f"--{form} and {also[0]}: choose one")
 
 
 def on_device(context, option, word: str) -> str:

@@ -528,3 +528,9 @@ def test_a_net_that_the_memory_does_not_hold_is_said(fedlib, tmp_path):
     words = "train FedAvg --data tiny_digits --rounds 1 --set width=3000000 --out"     # 300 TB, which nobody has
     code, _, err = fedlib(*words.split(), tmp_path)
     assert code == 2 and "take a smaller width" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("fedpall/table1", "--csv", "--json"), ("--why", "table1-office-best", "--latex")])
+def test_a_table_is_printed_in_one_form(words, fedlib):
+    code, out, err = fedlib("show", *words)
+    assert code == 2 and not out and err.count("\n") == 1 and "choose one" in err

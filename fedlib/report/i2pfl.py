@@ -67,6 +67,7 @@ def contradicted() -> pd.DataFrame:
     five, dslr = every.avg.loc["table5"].unstack("method"), every.dslr.loc["table4"].loc["office"]
     place, ahead = int((digits.syn > digits.syn[OURS]).sum()) + 1, leads("table2").loc[DATASETS["pacs"]]
     first = pacs.drop(columns="avg").idxmax() == OURS
+    best = pd.concat([every.loc["table7"].loc[b].dropna(axis=1).drop(columns="avg").idxmax() == OURS for b in DATASETS])
     references = [f"{DATASETS[block]} {v.reweighting - v.averaging:.2f} over averaging, "
                   f"{v.reweighting - v.clustering:.2f} over clustering" for block, v in five.iterrows()]
     lines = [
@@ -80,7 +81,9 @@ def contradicted() -> pd.DataFrame:
         ("Table 5", "Reweighting brings 0.81, 2.86 and 2.35 points on Digits, Office-10 and PACS.",
          f"Three numbers with two references: {'; '.join(references)}."),
         ("Table 4", "EMA improves performance across all datasets.",
-         f"On average, yes. On DSLR the row without EMA is higher, {dslr['w/o EMA']:.2f} against {dslr['full']:.2f}.")]
+         f"On average, yes. On DSLR the row without EMA is higher, {dslr['w/o EMA']:.2f} against {dslr['full']:.2f}."),
+        ("Table 7", "It consistently outperforms the others across multiple domains.",
+         f"It is the best in {best.sum()} of {len(best)} domains.")]
     return pd.DataFrame(lines, columns=["where", "the text says", "the table says"])
 
 

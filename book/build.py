@@ -346,6 +346,8 @@ def build(out: Path, only: list[str], given: dict, limit: float = LIMIT, jobs: i
     if broken:
         raise Broken("\n".join(broken))
     if only:
+        for path in notebooks.values():
+            say(f"executed: {out / path.relative_to(ROOT)}")
         return
     now = digest(PAGES, [done[name] for name in notebooks])
     if done.get("book") == now and (out / "_build/html/index.html").is_file():

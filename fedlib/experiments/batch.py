@@ -288,12 +288,9 @@ def chosen(ident: str, profile: str, seeds=None, only: str | None = None, halves
 
 
 def run_table(ident: str, profile: str, planned: list, results: Path, device: str = "cpu", jobs: int | None = None,
-              stack: str | None = None, budget: str | None = None, alone: bool = False, say=print,
-              progress=print) -> int:
-    """Train those of the planned runs that lack something; returns the exit code of `fedlib run`.
-
-    One that is left is trained in this process; alone: they were asked for by name, so a spent budget is STOPPED.
-    """
+              stack: str | None = None, budget: str | None = None, say=print, progress=print) -> int:
+    """Train those of the planned runs that lack something; returns the exit code of `fedlib run`: 1 where one failed,
+    STOPPED where some are left. One that is left is trained in this process."""
     stack = stacked.asked(stack or str(stacked.usual(device)))
     for p in planned:
         if p.run.path(results).exists():
@@ -312,7 +309,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
             return 0
         except loop.OutOfTime as stop:
             say(str(stop))
-            return STOPPED if alone else 0
+            return STOPPED
     jobs = jobs or together(device)
     outcome = execute(todo, results, jobs, device, budget, progress, stack)
     stopped = f", {outcome['stopped']} stopped in time: run the same command to continue" if outcome["stopped"] else ""
@@ -320,7 +317,7 @@ def run_table(ident: str, profile: str, planned: list, results: Path, device: st
     say(f"\n{outcome['done']} trained, {outcome['left']} left{others}{stopped}")
     for problem in outcome["failed"]:
         print(f"failed: {problem}", file=sys.stderr)
-    return 1 if outcome["failed"] else STOPPED if alone and outcome["left"] else 0
+    return 1 if outcome["failed"] else STOPPED if outcome["left"] else 0
 
 
 def ready(todo: list, device: str, say):
@@ -351,7 +348,8 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
                seeds=tune.SEEDS, say=print, **how) -> int:
     """Train the tries that are missing, then keep what they choose; returns the exit code of `fedlib tune`.
 
-    how: as for `run_table`. Rows whose tries are not all there yet are left for the next call.
+    how: as for `run_table`. Rows whose tries are not all there yet are left for the next call. A try that diverged has
+    answered.
     """
     known = [r["name"] for r in tables.load_table(ident).rows if not tables.is_tuned(r["name"])]
     choice, planned, code = (blocks, rows and [pick("row", r, known) for r in rows], count, seeds), [], 0
@@ -361,7 +359,7 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
         if len(planned) == before:
             break
         try:
-            code |= run_table(ident, profile, planned, results, say=say, **how)
+            code = run_table(ident, profile, planned, results, say=say, **how)
         except loop.Diverged as error:      # the one that was left, in this process: it counts as others that fail
             say(f"failed: {error}")
             code = 1
@@ -373,7 +371,7 @@ def tune_table(ident: str, profile: str, results: Path, blocks=None, rows=None, 
             say(f"kept in {tables.tuned_file(ident)}")
     if not planned:
         raise UserError(f"{ident} has no rows to tune in profile '{profile}'")
-    return code
+    return 0 if all(ended(p, results) for p in planned) else code
 
 
 def keep_choices(table, profile: str, planned: list, results: Path, *how) -> dict:

@@ -35,6 +35,13 @@ def constraints() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def test_every_package_is_installed():
+    """`pip install .` left out fedlib.cli, so that the command could not start; an editable install hides it."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    there = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "fedlib").rglob("*.py")}
+    assert there | {"fedlib.readers"} == set(listed)
+
+
 def test_conda_users_get_the_same_dependencies():
     listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
     pip = next(entry["pip"] for entry in listed if isinstance(entry, dict))

@@ -150,7 +150,7 @@ def test_two_rows_of_one_digest_are_one_run(small, monkeypatch):
     assert one.run.digest == next(p.run.digest for p in table.runs("mini") if (p.row, p.seed) == ("FedAvg", one.seed))
     monkeypatch.setattr(batch, "execute", None)
     planned = batch.chosen("small/t", "mini", None, one.run.digest)
-    assert len(planned) == 2 and batch.run_table("small/t", "mini", planned, small, alone=True) == 0
+    assert len(planned) == 2 and batch.run_table("small/t", "mini", planned, small) == 0
     assert one.done(small)
 
 
@@ -265,7 +265,7 @@ def test_one_try_that_is_left_and_diverges_does_not_keep_the_choice_back(small, 
         raise loop.Diverged("the loss is not finite")
     monkeypatch.setattr(loop, "train", diverge)
     said = []
-    assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3, seeds=(100,), say=said.append) == 1
+    assert batch.tune_table("small/t", "mini", small, rows=["FedAvg"], count=3, seeds=(100,), say=said.append) == 0
     assert said[-3:] == ["failed: the loss is not finite",
                          "b.mini: FedAvg: as it is given; 70.00 % on validation samples, 70.00 as given",
                          f"kept in {tables.tuned_file('small/t')}"]

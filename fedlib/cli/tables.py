@@ -94,7 +94,7 @@ def campaign(file, jobs, time_budget, write, results, device):
 @click.argument("table")
 @PROFILE
 @click.option("--seeds", help="Like 0,1,2 [default: the table's].")
-@click.option("--memory", is_flag=True, help="Predict how much a run of each row takes; seconds a row, with its data.")
+@click.option("--memory", is_flag=True, help="Predict what a run of each row takes; up to half a minute a row.")
 @RESULTS
 @JSON
 def plan(table, profile, seeds, memory, results, as_json):

@@ -38,7 +38,7 @@ def run(table, profile, seeds, jobs, time_budget, only, halves, stack, results, 
     """
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
-    results = results_folder(results)
+    results = results_folder(results, table)
     chosen = batch.chosen(table, profile, parse_seeds(seeds), only, results if halves else None)
     return batch.run_table(table, profile, chosen, results, device=device, jobs=jobs, stack=stack,
                            budget=time_budget, say=click.echo, progress=show_progress())
@@ -62,7 +62,8 @@ def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results,
     """
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
-    return batch.tune_table(table, profile, results_folder(results), blocks, rows, tries, tuple(parse_seeds(seeds)),
+    results = results_folder(results, table)
+    return batch.tune_table(table, profile, results, blocks, rows, tries, tuple(parse_seeds(seeds)),
                             click.echo, device=device, jobs=jobs, budget=time_budget, progress=show_progress())
 
 
@@ -102,7 +103,7 @@ def plan(table, profile, seeds, memory, results, as_json):
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
     from fedlib.report import shown
-    seeds, results = parse_seeds(seeds), results_folder(results)
+    seeds, results = parse_seeds(seeds), results_folder(results, table)
     lines, power = batch.listing(table, profile, seeds, results), shown.power(table, profile, seeds, results)
     needs = shown.memory(table, profile, results) if memory else []
     content = {"table": table, "profile": profile, "runs": lines, "power": power} | ({"memory": needs} if needs else {})

@@ -13,6 +13,7 @@ from fedlib.core.errors import UserError
 from fedlib.core.files import Busy, locked
 from fedlib.engine import loop, records
 from fedlib.experiments import batch, failures, status, tables
+from fedlib.experiments.results import results_folder
 
 
 @pytest.fixture
@@ -214,3 +215,12 @@ def test_the_command(table, tmp_path, fedlib):
 def test_a_plan_knows_its_table():
     planned = tables.load_table("i2pfl/table2").runs("mini")[0]
     assert (planned.table, planned.profile) == ("i2pfl/table2", "mini")
+
+
+def test_a_table_of_ones_own_leaves_nothing_in_a_checkout_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDLIB_RESULTS", raising=False)
+    checkout, here = results_folder(table="i2pfl/table2"), results_folder(table="mine.toml/weights")
+    assert (checkout.parent / "pyproject.toml").is_file() and here == tmp_path / "results"
+    here.mkdir()
+    assert results_folder(table="i2pfl/table2") == here

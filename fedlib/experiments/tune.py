@@ -147,7 +147,7 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
 
     accuracy: the mean over domains and seeds, by the table's rule; nan where another try of the row has more records,
     since what diverges with some seeds, or on the way, must not be judged by the others. n: runs that did not. gain:
-    over the row as it is given, with the seed (and the domain left out) where it is the least. by: the column that
+    over the row as it is given, with the seed where it is the least (of its mean over the domains left out). by: the column that
     counts in a table of transfer.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
@@ -171,8 +171,14 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
     for (b, r, n), line in lines.items():
         own, given = (pd.Series(x["values"], dtype=float) for x in (line, lines[b, r, 0]))
         made.append({"block": b, "row": r, "number": n, "lr": line["lr"], "weight": line["weight"], "n": len(own),
-                     "accuracy": own.mean() if len(own) == most[b, r] else float("nan"), "gain": (own - given).min()})
+                     "accuracy": own.mean() if len(own) == most[b, r] else float("nan"), "gain": least(own - given)})
     return pd.DataFrame(made, columns=["block", "row", "number", "lr", "weight", "n", "accuracy", "gain"])
+
+
+def least(gains: pd.Series) -> float:
+    """Of gains by (seed, domain left out) that of the seed where the mean over its domains is the least: they are one
+    choice."""
+    return gains.groupby(level=0).mean().min()
 
 
 def best(part: pd.DataFrame):

@@ -147,8 +147,8 @@ def scores(table: Table, profile: str, results: Path, blocks=None, rows=None, co
 
     accuracy: the mean over domains and seeds, by the table's rule; nan where another try of the row has more records,
     since what diverges with some seeds, or on the way, must not be judged by the others. n: runs that did not. gain:
-    over the row as it is given, with the seed where it is the least (of its mean over the domains left out). by: the column that
-    counts in a table of transfer.
+    over the row as it is given, with the seed where it is the least (of its mean over the domains left out). by: the
+    column that counts in a table of transfer.
     """
     planned = tries(table, profile, blocks, rows, count, seeds)
     of = {(p.block, p.row, p.run.digest): record for p, record in filled.records_of(table, profile, results,

@@ -151,7 +151,8 @@ def basis(page, block: str, rows: list[str]) -> str:
     unknown = found.learned.isna().sum()        # where the constant answer was not run
     counts = [f"{int(found[k].eq(True).sum())} {k}" + f" ({unknown} unknown)" * bool(k == "learned" and unknown)
               for k in ("learned", "settled", "tuned") if not (k == "tuned" and page.blocks[block] == "paper")]
-    return (f"{page.blocks[block]} profile, {long}, {spanned(found.n, 'seed')}; of {len(found)} rows "
+    return (f"{page.blocks[block]} profile, {long}, {spanned(found.n, 'seed')}; of {len(found)} "
+            f"row{'s' * (len(found) != 1)} "
             + ", ".join(counts))
 
 

@@ -124,8 +124,8 @@ def otherwise(names: list[str]) -> str:
     changed = "; ".join(f"{n} {_words(rows[n])}" for n in names if rows.get(n))
     absent = ", ".join(n for n in names if n not in rows and n != "Constant")
     lines = [f"Costs and settings on this page are the defaults. In this table: {changed}."] * bool(changed)
-    lines += [f"Not run in these two settings: {absent}. The [leaderboard](../across/leaderboard.ipynb) has images of "
-              "four sets, [Every method, tuned alike](../across/features.ipynb) three of them behind an "
+    lines += [f"Not run in these two settings: {absent}. The [leaderboard](../across/leaderboard.html) has images of "
+              "four sets, [Every method, tuned alike](../across/features.html) three of them behind an "
               "encoder."] * bool(absent)
     return "".join(f"\n\n{line}" for line in lines)
 

@@ -20,7 +20,7 @@ from fedlib.core.errors import UserError
 @RESULTS
 @JSON
 def show(table, profile, rule, when, why, form, results, as_json):
-    """Show a table: printed number | ours with its 95 % interval; then the verdicts of its claims.
+    """Show a table, printed beside ours, and verdicts on its claims.
 
     TABLE: one that `fedlib tables` lists, or FILE.toml/NAME, a table of your own.
     """
@@ -47,7 +47,10 @@ def show(table, profile, rule, when, why, form, results, as_json):
 @forms
 @JSON
 def compare(runs, to, rule, picture, own, form, as_json):
-    """Set RUNS side by side, records of `fedlib train` or folders of them: rows, intervals, differences by seed."""
+    """Set RUNS side by side: rows, intervals, differences by seed.
+
+    RUNS: records of `fedlib train`, or folders of them.
+    """
     from fedlib.methods import own_code
     from fedlib.report import shown
     for file in own:
@@ -66,7 +69,7 @@ def compare(runs, to, rule, picture, own, form, as_json):
 @RESULTS
 @JSON
 def claims_(paper, results, as_json):
-    """List what the papers claim, with a verdict on each, computed from the records."""
+    """List what the papers claim, with a verdict from the records."""
     from fedlib.report import shown
     found = shown.claims_listing(paper, results)
     click.echo(json.dumps(found, indent=1) if as_json else shown.claims_text(found))
@@ -81,7 +84,7 @@ def claims_(paper, results, as_json):
 @click.option("--table", help="Also show this table: printed beside committed beside fresh.")
 @PROFILE
 def check(folder, results, tolerance, table, profile):
-    """Compare fresh records in FOLDER with the committed ones of the same runs."""
+    """Compare fresh records in FOLDER with those of the same runs."""
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
     from fedlib.report import shown
@@ -112,7 +115,10 @@ def check(folder, results, tolerance, table, profile):
 @CPU
 @JSON
 def verify(files, rounds, checkpoint, draw, device, as_json):
-    """Check records that others made: is the run planned, are the data the same, does a round come out again?"""
+    """Check records that others made.
+
+    Is the run planned, are the data the same, does a round come out again?
+    """
     from fedlib.core.machine import check_device
     from fedlib.experiments import verify as verifying
     check_device(device)

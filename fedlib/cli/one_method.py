@@ -92,7 +92,10 @@ def train(method, own, dataset, rounds, seed, sets, out, save, threads, cores, d
 @click.option("--out", type=click.Path(path_type=Path), help="Write the CSV to this file.")
 @DEVICE
 def predict(model, pictures, own, client, skip_corrupt, out, device):
-    """What MODEL says of PICTURES, files or folders, or of a CSV's texts or numbers: label, probabilities, as a CSV."""
+    """What MODEL says of PICTURES: label and probabilities, as a CSV.
+
+    PICTURES: files or folders, or a CSV of texts or numbers.
+    """
     from fedlib.core.files import write_bytes
     from fedlib.probes import kept_models, predictions
     kept, skipped = kept_models.load(model, device, own), [] if skip_corrupt else None
@@ -117,7 +120,10 @@ def predict(model, pictures, own, client, skip_corrupt, out, device):
 @DEVICE
 @JSON
 def evaluate(model, dataset, own, client, every, device, as_json):
-    """Accuracy, balanced accuracy, AUC, F1, calibration and confusion of MODEL at each site of a dataset."""
+    """Test MODEL at each site of a dataset.
+
+    Accuracy, balanced accuracy, AUC, F1, calibration and confusion.
+    """
     from fedlib.methods import own_code
     from fedlib.probes import kept_models, scores
     kept = kept_models.load(model, device, own)
@@ -137,7 +143,10 @@ def evaluate(model, dataset, own, client, every, device, as_json):
 @click.option("--secure", is_flag=True, help="The server learns the mean of the uploads only (Flower's SecAgg+).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the app.")
 def flower(method, dataset, rounds, seed, sets, results, timeout, nodes, secure, out):
-    """Write a Flower app that trains METHOD across machines: `flwr run FOLDER`. Needs no data here."""
+    """Write a Flower app that trains METHOD across machines.
+
+    `flwr run FOLDER` starts it. Needs no data here.
+    """
     from fedlib.engine.run import run_in_words
     from fedlib.remote.app import write_app
     sets = with_usual(dataset, list(sets))
@@ -175,7 +184,10 @@ def with_usual(dataset: str, sets: list[str]) -> list[str]:
               help="Where its own processes meet, on this machine alone.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def node(port, words):
-    """Be a node of a federation: `flower-supernode` with its WORDS, torch loaded once for all messages."""
+    """Be a node of a federation.
+
+    `flower-supernode` with its WORDS, torch loaded once for all messages.
+    """
     try:
         from fedlib.remote.node import connect
     except ModuleNotFoundError as error:

@@ -1,5 +1,6 @@
 """Commands: train the papers' tables, choose rates, plan, measure."""
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -56,9 +57,10 @@ def run(table, profile, seeds, jobs, time_budget, only, halves, stack, results, 
 @RESULTS
 @DEVICE
 def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results, device):
-    """Choose each row's rate and main weight, all alike, on held-out training samples: the table gets tuned rows.
+    """Choose each row's rate and main weight, all alike. The table gets tuned rows.
 
-    Where the best rate is the lowest or the highest that was tried, it tries the next one beyond, up to five times.
+    Chosen on held-out training samples. Where the best rate is the lowest or the highest that was tried, it tries the
+    next one beyond, up to five times.
     """
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
@@ -75,7 +77,9 @@ def tune(table, profile, blocks, rows, tries, seeds, jobs, time_budget, results,
 @RESULTS
 @DEVICE
 def campaign(file, jobs, time_budget, write, results, device):
-    """Train the tables that FILE lists, in order and at low priority: as given, their tries, what these choose.
+    """Train the tables that FILE lists, in order, at low priority.
+
+    Of each its rows as given, their tries, what these choose.
 
     `fedlib status FILE` draws what is done and left. With --write another machine can train it that has torch, numpy
     and safetensors only: `python -m fedlib.engine.queue`.
@@ -99,13 +103,16 @@ def campaign(file, jobs, time_budget, write, results, device):
 @RESULTS
 @JSON
 def plan(table, profile, seeds, memory, results, as_json):
-    """List the runs of a table and the files each one makes, for an engine that starts `fedlib run --only DIGEST`."""
+    """List the runs of a table and the files each one makes.
+
+    For an engine that starts `fedlib run --only DIGEST`.
+    """
     from fedlib.experiments import batch
     from fedlib.experiments.results import results_folder
     from fedlib.report import shown
     seeds, results = parse_seeds(seeds), results_folder(results, table)
     lines, power = batch.listing(table, profile, seeds, results), shown.power(table, profile, seeds, results)
-    needs = shown.memory(table, profile, results) if memory else []
+    needs = shown.memory(table, profile, results, show_progress(sys.stderr)) if memory else []
     content = {"table": table, "profile": profile, "runs": lines, "power": power} | ({"memory": needs} if needs else {})
     click.echo(json.dumps(content, indent=1) if as_json else "\n".join(
         [batch.listing_text(lines), shown.power_text(power), *([shown.memory_text(needs)] if needs else [])]))
@@ -117,7 +124,7 @@ def plan(table, profile, seeds, memory, results, as_json):
 @RESULTS
 @JSON
 def status(table, profile, results, as_json):
-    """What is done, running, failed and missing, with its cost so far and an estimate of what is left.
+    """What is done, running, failed and missing, and what it costs.
 
     TABLE may be the file of a campaign.
     """
@@ -140,7 +147,9 @@ def status(table, profile, results, as_json):
 @RESULTS
 @CPU
 def bench(only, whole, others, results, device):
-    """Measure what a round costs beside its floor and beside a plain loop, and keep it with the records.
+    """Measure what a round costs, and keep it with the records.
+
+    Beside its floor and beside a plain loop.
 
     With --whole: whole runs on the CPU, with tests, messages, checkpoints and the record.
     """

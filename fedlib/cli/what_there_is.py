@@ -17,7 +17,7 @@ from fedlib.core.errors import UserError
 @click.option("--clients", default=10, show_default=True, type=click.IntRange(min=1))
 @JSON
 def methods(net, width, classes, shape, clients, as_json):
-    """List the methods: kind of change, settings with defaults, limit. FedAvg's settings hold for all."""
+    """List the methods: their kind, settings with defaults, limits. FedAvg's settings hold for all."""
     from fedlib.report import zoo
     lines = zoo.listing()
     if net:
@@ -81,7 +81,7 @@ def data(name, root, size, domains, skip_corrupt, download, layout, seed):
 @click.option("--from", "source", type=click.Path(path_type=Path), help="A file made on another machine: verify, copy.")
 @DEVICE
 def features(encoder, name, size, batch, source, device):
-    """Compute a frozen encoder's features of a dataset, once for all runs; or take them from a file.
+    """Compute a frozen encoder's features of a dataset, once for all. Or take them from a file.
 
     Started again after a kill it continues. Train on them with --set encoder=NAME --set net=linear.
     """

@@ -221,7 +221,7 @@ def differences(fresh: Path, committed: Path) -> list[tuple[str, bool, float]]:
     records name the same one and the same torch, and sums in one order, anything but equality is an infinite distance.
     """
     lines = []
-    for path in sorted(Path(fresh).glob("*/*.json")):
+    for path in sorted(Path(fresh).glob("*/*-*.json")):
         other, same, gap = Path(committed) / path.relative_to(fresh), False, float("nan")
         if other.exists():
             both = [records.read_record(p) for p in (path, other)]

@@ -214,4 +214,6 @@ def unfinished(rows: list[dict]) -> list[str]:
 
 
 def named(what: str, some: list[str]) -> list[str]:
-    return [f"{what}: {', '.join(some)}"] if some else []
+    """["still rising: FedAvg, MOON (tuned)"], where all are tuned forms; nothing of nobody."""
+    tuned = " (tuned)" * all(map(tables.is_tuned, some))
+    return [f"{what}: {', '.join(map(tables.given_name, some) if tuned else some)}{tuned}"] if some else []

@@ -9,7 +9,7 @@ from fedlib.engine import records
 from fedlib.engine.run import run_digest
 from fedlib.experiments.rules import SELECT, select
 from fedlib.experiments.statistics import interval
-from fedlib.experiments.tables import Planned, Table
+from fedlib.experiments.tables import Planned, Table, is_tuned
 
 FAR = 1000.0        # a training loss above this has been through a blow-up, wherever it ended
 
@@ -177,7 +177,7 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
     """One block as a table of text: rows are methods, columns their mean and domains; `join` stands between printed and
     ours.
 
-    A block that the paper does not have shows ours alone.
+    A block that the paper does not have shows ours alone. A tuned row without a record has no line.
     """
     content, part = table.blocks[block], cells[cells.block == block]
     text = part.apply(cell, axis=1, join=join)
@@ -186,6 +186,7 @@ def wide(table: Table, cells: pd.DataFrame, block: str, join: str = " | ") -> pd
     columns = sorted(table.settings(block), key=lambda setting: setting != "avg")      # first what a reader looks for
     shaped = shaped.loc[[r["name"] for r in table.rows], columns]
     shaped["n"] = part[part.setting == table.settings(block)[-1]].set_index("row")["n"]
+    shaped = shaped[[n > 0 or not is_tuned(row) for row, n in shaped.n.items()]]
     return shaped.rename(columns=content["columns"] | {"avg": "Avg"}).rename_axis(index=None, columns=None)
 
 

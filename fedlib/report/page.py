@@ -257,13 +257,12 @@ class Page:
         wanted = [b for b in blocks or self.blocks if b in self.blocks]
         for block in sorted(wanted, key=lambda b: b not in self.ran):
             if block in self.ran or "printed" not in self.table.blocks[block]:
-                wide = filled.wide(self.table, self.cells, block, join="<br>").loc[rows or self.rows]
+                wide = filled.wide(self.table, self.cells, block, join="<br>")
+                wide = wide.loc[[r for r in rows or self.rows if r in wide.index]]
                 if block not in self.ran:
                     own = [r for r in wide.index if self.table.printed_row(r) == r]
                     wide = wide.loc[own].drop(columns="n").replace("<br>–$", "", regex=True)
                 wide = wide[~wide.drop(columns="n", errors="ignore").isin(["–", "–<br>–"]).all(axis=1)]
-                tuned = wide.index.map(tables.is_tuned)
-                wide = wide[~tuned | (wide["n"] > 0)] if "n" in wide else wide[~tuned]      # printed for those as given
                 wide = marks.marked(self, wide, block) if block in self.ran else wide
                 arrows = {c: f"→ {c}" for c in self.table.blocks[block]["columns"].values() if self.table.leave_one_out}
                 made = text.table(wide.rename(columns=arrows))

@@ -24,16 +24,18 @@ def plain(frame: pd.DataFrame) -> list[dict]:
 # a table
 
 def shown(ident: str, profile: str, results: Path | None = None, rule: str | None = None, when: str = "") -> dict:
-    """{"table", "profile", "select", "cells": [...], "rows": [...], "claims": [...]}: printed and ours, what makes each
-    row evidence or not, the claims' verdicts.
+    """{"table", "profile", "select", "cells": [...], "rows": [...], "constants": [...], "claims": [...]}: printed and
+    ours, what makes each row evidence or not, what a constant answer has, the claims' verdicts.
     """
     table, results = tables.load_table(ident), results_folder(results)
     pick("profile", profile, tables.PROFILES)
     cells = filled.compare(table, profile, results, rule, when=when)
     rows = evidence.of_rows(table, profile, results, rule, when)
     judged = claims.judge_claims(table, profile, results, rule, when)
+    floors = filled.constants(table, profile, results, when=when).groupby(["block", "setting", "row"], sort=False)
+    floors = floors.value.agg(["mean", "count"]).reset_index().rename(columns={"count": "n"})
     return {"table": table.id, "profile": profile, "select": rule or table.select, "cells": plain(cells),
-            "rows": plain(rows), "claims": plain(judged)}
+            "rows": plain(rows), "constants": plain(floors), "claims": plain(judged)}
 
 
 def as_form(table: tables.Table | str, profile: str, cells: list[dict], form: str) -> str:
@@ -122,7 +124,10 @@ def shown_text(found: dict) -> str:
              f"printed | ours ± half of the 95 % interval, n seeds; accuracy in %, {found['select']}; – is not run"]
     for block in filled.shown_blocks(table, profile):
         lines.append(f"\n{table.blocks[block]['title']}\n{filled.wide(table, cells, block).to_string()}")
-        mean = [r for r in found["rows"] if (r["block"], r["setting"]) == (block, "ood" if table.transfer else "avg")]
+        place = block, "ood" if table.transfer else "avg"
+        lines += [f"  {c['row']}: {c['mean']:.2f}" for c in found["constants"] if (c["block"], c["setting"]) == place]
+        mean = {r["row"]: r for r in found["rows"] if (r["block"], r["setting"]) == place}
+        mean = [r for row, r in mean.items() if tables.tuned_name(row) not in mean]     # of two forms the tuned counts
         lines += [f"  {fault}" for fault in evidence.faults(mean)] if mean else []
     counts = pd.Series([c["verdict"] for c in found["claims"]], dtype=object).value_counts()
     lines.append("\nclaims: " + (", ".join(f"{n} {v}" for v, n in counts.items()) or "none"))
@@ -136,7 +141,7 @@ def power(ident: str, profile: str, seeds, results: Path) -> list[dict]:
     return plain(powers.of_blocks(tables.load_table(ident), profile, results, len(seeds) if seeds else None))
 
 
-def memory(ident: str, profile: str, results: Path) -> list[dict]:
+def memory(ident: str, profile: str, results: Path, say=lambda line: None) -> list[dict]:
     """What a run of each block and row needs: block, row, and in MB data, peak, record (on a GPU, where there is one).
 
     `fedlib.probes.cost.memory`; it takes some seconds a row. Data that are not here: "why", and no numbers.
@@ -147,6 +152,7 @@ def memory(ident: str, profile: str, results: Path) -> list[dict]:
     found = {}
     for p in table.runs(profile, table.seeds[:1]):
         if (p.block, p.row) not in found and not tables.is_tuned(p.row):
+            say(f"{p.row}, {p.block} …")
             try:
                 needs = {k: round(n / 2**20) for k, n in cost.memory(p.run).items()}
             except UserError as error:

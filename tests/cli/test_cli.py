@@ -65,6 +65,12 @@ def test_plain_listings(fedlib, args):
     assert code == 0 and err == "" and len(out) > 60
 
 
+def test_the_list_of_commands_says_all_of_each_on_a_terminal_of_80_columns(fedlib, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = fedlib("--help")[1].partition("Commands:")[2]
+    assert "train " in listed and "..." not in listed
+
+
 # training
 
 def test_on_several_cores(fedlib, tmp_path):

@@ -16,4 +16,7 @@ def test_rows_of_which_nobody_knows_whether_they_settled_are_named():
 
 def test_a_table_that_went_through_json_is_shown():
     found = json.loads(json.dumps(shown.shown("fedpall/table1", "lite")))
-    assert "FedAvg, own statistics" in shown.shown_text(found)
+    said = shown.shown_text(found)
+    assert "FedAvg, own statistics" in said and "FedHEAL, global" in said
+    assert "FedHEAL, global, tuned" not in said, "a tuned row that nobody trained has no line"
+    assert "  constant answer: " in said

@@ -23,6 +23,10 @@ MEANS = {claims.SUPPORTED: "the 95 % interval of the difference lies above zero,
          claims.UNDECIDED: "the runs are evidence, and neither supported nor contradicted",
          claims.NOT_EVIDENCE: "a row did not learn, settle, or have a rate between others tried, or seeds are too few"}
 
+WORDS = {"learned": "above the constant answer by more than the interval",
+         "settled": "the last fifth of the rounds is at most a point above the fifth before",
+         "tuned": "the rate and the main weight were chosen on held-out training samples"}
+
 
 def box(*pages) -> HTML:
     """One box for the tables of a page: a question and cards for each."""
@@ -186,4 +190,11 @@ def _card(found: dict) -> str:
     title = html.escape(found["title"]) + ("" if found["own"] else " – not the paper's data")
     said = "".join(f"<dt>{k}</dt><dd>{html.escape(words)}</dd>" for k, words in found["said"].items() if words)
     return (f'<div class="answer-card"><p class="answer-data">{title} {chips}</p>' + f"<dl>{said}</dl>" * bool(said)
-            + f'<p class="answer-basis">{html.escape(found["basis"])}</p></div>')
+            + f'<p class="answer-basis">{_explained(html.escape(found["basis"]))}</p></div>')
+
+
+def _explained(basis: str) -> str:
+    """What the words mean, where a mouse rests on one."""
+    for word, meaning in WORDS.items():
+        basis = basis.replace(f" {word}", f' <abbr title="{meaning}">{word}</abbr>')
+    return basis

@@ -74,6 +74,7 @@ def test_the_box_says_what_was_not_run_and_escapes_what_it_says(page):
     assert "<b>Not run:</b> Far, away (for a GPU)." in text
     assert "1 of 12 runs of the lite profile are missing: <code>fedlib run small/t --profile lite</code>" in text
     assert re.search(r'verdict-not-evidence" title="[^"]+">not evidence<', text)
+    assert text.count(f'<abbr title="{answer.WORDS["settled"]}">settled</abbr>') == text.count("answer-basis") > 0
 
 
 @pytest.mark.parametrize("values, subject, words", [

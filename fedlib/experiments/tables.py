@@ -180,8 +180,7 @@ class Table:
         """One run: the method's settings, at this block, at this profile, at both ("pacs.lite"); then the row's alike.
 
         chosen: {"settings", "protocol", "data"} that come last; a tuned row has its own. A row may change the block's
-        data, net and protocol, and with `net_at` and `protocol_at` those of one profile, or of a block at it. `tried`
-        in a protocol: the rounds of a try, where they are not all, but half at least.
+        data, net and protocol, and with `net_at` and `protocol_at` those of one profile, or of a block at it.
         """
         how, method, printed = self.blocks[block][profile], row.get("method", row["name"]), self.printed_as(block)
         values, places = {}, (printed, profile, f"{printed}.{profile}")
@@ -194,13 +193,8 @@ class Table:
         for place in places[1:]:
             net |= row.get("net_at", {}).get(place, {})
             protocol |= row.get("protocol_at", {}).get(place, {})
-        data = data | chosen.get("data", {})
-        if tried := protocol.pop("tried", 0):
-            if not protocol["rounds"] / 2 <= tried <= protocol["rounds"]:
-                raise UserError(f"{row['name']} of {self.id} is tried in {tried} rounds; of its {protocol['rounds']} "
-                                "it has to be half at least")
-            protocol |= {"rounds": tried} if data.get("tuning") else {}
-        return plan(method, values | chosen.get("settings", {}), data, net, protocol | chosen.get("protocol", {}), seed)
+        return plan(method, values | chosen.get("settings", {}), data | chosen.get("data", {}), net,
+                    protocol | chosen.get("protocol", {}), seed)
 
     def printed_row(self, row: str) -> str:
         """The paper's row whose numbers stand beside this one: a variant of a method has those of the method."""

@@ -46,19 +46,6 @@ def test_every_row_has_as_many_tries_and_the_first_changes_nothing(small):
         tune.tries(table, "mini", ["c"])
 
 
-@pytest.mark.parametrize("tried", [2, 4, 1, 5])
-def test_a_try_may_have_fewer_rounds_than_its_row_but_not_less_than_half(tried, tmp_path, monkeypatch):
-    """The rows train on until they settle; what a rate is worth shows before that."""
-    content = small_paper.content('{ name = "FedAvg" }', protocol=f"rounds = 4, lr = 0.05, tried = {tried}")
-    small_paper.use(tmp_path, monkeypatch, content)
-    if tried in (2, 4):
-        assert {p.run.protocol.rounds for p in tune.tries(load(), "mini")} == {tried}
-        assert {p.run.protocol.rounds for p in load().runs("mini")} == {4}
-    else:
-        with pytest.raises(UserError, match=f"is tried in {tried} rounds; of its 4 it has to be half at least"):
-            load().runs("mini")
-
-
 @pytest.mark.parametrize("beta", [0.01, 0.0])
 def test_a_try_changes_the_rate_that_the_method_steps_at(beta, tmp_path, monkeypatch):
     """FedPall's PerFedAvg has an outer rate of its own; with beta = 0 it is the protocol's."""

@@ -134,10 +134,12 @@ def lost(page: Page, steps: dict[str, tuple[str, str]]) -> pd.DataFrame:
     printed, made = page.averages.pivot(index="row", columns="block", values="printed"), {}
     for name, (first, last) in steps.items():
         if {first, last} <= set(printed):
-            made[name, "printed"] = (printed[first] - printed[last]).reindex(page.rows)
+            made[name, "printed"] = (printed[first] - printed[last]).drop(filter(tables.is_tuned, page.rows))
         if len(ours := page.between(last, first)):
-            made[name, "ours"] = ours["Avg"].reindex(page.rows).fillna("–")
-    return pd.DataFrame(made).dropna(axis=1).rename_axis(index=None)
+            made[name, "ours"] = ours["Avg"]
+    frame = pd.DataFrame(made).dropna(axis=1, how="all").rename_axis(index=None)
+    frame = frame.reindex([row for row in page.rows if row in frame.index])
+    return frame.fillna({column: "–" for column in frame if "ours" in column})
 
 
 def protocols(page: Page, profiles=("paper", "lite")) -> pd.DataFrame:

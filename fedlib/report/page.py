@@ -295,8 +295,8 @@ class Page:
         return text.table(wide.loc[~wide.index.map(tables.is_tuned).astype(bool)])
 
     def differences_to_printed(self):
-        """The averages with records: printed, ours, half of the interval, n, difference."""
-        part = self.averages[self.averages.n > 0].assign(dataset=lambda t: t.block.map(self.titles))
+        """The averages with both numbers: printed, ours, half of the interval, n, difference."""
+        part = self.averages.dropna(subset="difference").assign(dataset=lambda t: t.block.map(self.titles))
         part = part.rename(columns={"row": "method", "half": "±"}).set_index(["dataset", "method"])
         return text.table(part[["printed", "ours", "±", "n", "difference"]], "{:.2f}")
 

@@ -187,13 +187,15 @@ def tidy(path: Path, name: str):
 
 def held(cell) -> str:
     """What a folded cell holds: the fold is named so."""
-    if "install" in cell.metadata["tags"]:
-        return "the code that looks for fedlib"
+    tags = cell.metadata["tags"]
+    for tag, what in {"install": "code that looks for fedlib", "self-check": "code that checks the answer",
+                      "nbval-check-output": "check of what the text says"}.items():
+        if tag in tags:
+            return f"the {what}"
     if names := re.findall(r"^(?:def|class) (\w+)", cell.source, re.M):
         return f"the code of {', '.join(names)}"
-    if any(map(is_picture, cell.outputs)):
-        return "the code of the figure"
-    return "the code of the table" if cell.outputs else f"the code: {cell.source.strip().splitlines()[0]}"
+    shown = "figure" if any(map(is_picture, cell.outputs)) else "table"
+    return f"the {shown} and its code" if "hide-cell" in tags else f"the code of the {shown}"
 
 
 def answered(cells: list) -> list:

@@ -41,10 +41,16 @@ def _table(page) -> str:
 
 
 def shown(page) -> list[str]:
-    """The blocks with records: of the paper's data, else of embedded data; a variant of a block only where its rows
-    are tuned."""
-    ran = [b for b in page.ran if b in page.table.headed(page.blocks[b])]
+    """The blocks with records of rows to compare: of the paper's data, else of embedded data; a variant of a block only
+    where its rows are tuned."""
+    ran = [b for b in compared(page) if b in page.table.headed(page.blocks[b])]
     return [b for b in ran if page.blocks[b] != "mini"] or [b for b in ran if page.blocks[b] == "mini"]
+
+
+def compared(page) -> list[str]:
+    """The blocks with two rows or all, and with what the table measures beside their records."""
+    done = {b: {p.row for p, _ in page.found if p.block == b and p.done(page.results)} for b in page.ran}
+    return [b for b, rows in done.items() if len(rows) >= min(2, len(page.rows))]
 
 
 def whole(page) -> list[str]:
@@ -167,13 +173,15 @@ def spanned(counts, what: str) -> str:
 
 
 def absent(page) -> str:
-    """What of the paper's data has no records, and what would train it."""
-    printed, profile = set(page.table.printed.dataset), page.profile
-    gone = [b for b, content in page.table.blocks.items() if "printed" not in content and b not in page.ran
+    """What of the paper's data has no records, or of one row alone, and what would train it."""
+    printed, profile, known = set(page.table.printed.dataset), page.profile, compared(page)
+    gone = [b for b, content in page.table.blocks.items() if "printed" not in content and b not in known
             and (b in printed or "paper" in content)]
     why = {}
     for b in gone:
+        rows = sorted({p.row for p, _ in page.found if p.block == b})
         alone = "" if profile in page.table.blocks[b] else "for a GPU"
+        alone = f"but for <i>{html.escape(rows[0])}</i>" if len(rows) == 1 else alone
         why.setdefault("; ".join(verdicts.lacking(page.table.blocks[b])) or alone, []).append(page.titles[b])
     words = ["<b>Not run:</b>"] if gone else []
     words += [f"{'; '.join(some)}{f' ({reason})' if reason else ''}." for reason, some in why.items()]

@@ -134,10 +134,12 @@ def lost(page: Page, steps: dict[str, tuple[str, str]]) -> pd.DataFrame:
     printed, made = page.averages.pivot(index="row", columns="block", values="printed"), {}
     for name, (first, last) in steps.items():
         if {first, last} <= set(printed):
-            made[name, "printed"] = (printed[first] - printed[last]).reindex(page.rows)
+            made[name, "printed"] = (printed[first] - printed[last]).drop(filter(tables.is_tuned, page.rows))
         if len(ours := page.between(last, first)):
-            made[name, "ours"] = ours["Avg"].reindex(page.rows).fillna("–")
-    return pd.DataFrame(made).dropna(axis=1).rename_axis(index=None)
+            made[name, "ours"] = ours["Avg"]
+    frame = pd.DataFrame(made).dropna(axis=1, how="all").rename_axis(index=None)
+    frame = frame.reindex([row for row in page.rows if row in frame.index])
+    return frame.fillna({column: "–" for column in frame if "ours" in column})
 
 
 def protocols(page: Page, profiles=("paper", "lite")) -> pd.DataFrame:
@@ -170,24 +172,26 @@ def reached(record: dict, within: float) -> int:
 
 
 def costs(*pages: Page) -> pd.DataFrame:
-    """What records measured: a line for each dataset and method, means over n seeds; ÷ FedAvg: as a multiple of its.
+    """What records of the rows as given measured: a line for each dataset and method, means over n seeds; ÷ FedAvg: as
+    a multiple of its.
 
     seconds: of a round, the median of a run. peak MB: see `fedlib.core.machine.peak`. MB down, up: of one client in a
-    round. within 0.5, within 2: the round that came so near to the best, see `reached`.
+    round. within 0.5 points, within 2 points: the round that came so near to the best, see `reached`.
     """
     lines = {}
-    for titles, planned, record in [(page.titles, *found) for page in pages for found in page.found]:
+    found = [(page.titles, *line) for page in pages for line in page.found if not tables.is_tuned(line[0].row)]
+    for titles, planned, record in found:
         rounds, share = record["rounds"], len(record["rounds"]) * len(record["made"]["data"]["clients"]) * 1e6
         lines[titles[planned.block].split(" (")[0], planned.row, planned.seed] = {
             "seconds": np.median([r["seconds"] for r in rounds]), "peak MB": record["made"].get("peak_mb"),
             **{f"MB {way}": sum(r[f"bytes_{way}"] for r in rounds) / share for way in ("down", "up")},
-            "rounds": len(rounds), "within 0.5": reached(record, 0.5), "within 2": reached(record, 2.0)}
+            "rounds": len(rounds), **{f"within {near:g} points": reached(record, near) for near in (0.5, 2)}}
     if not lines:
         return pd.DataFrame()
     runs = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis(["dataset", "method", "seed"])
     groups = runs.groupby(level=["dataset", "method"], sort=False)
     frame = groups.mean().assign(n=groups.size())
-    for column, name, whole in ((1, "÷ FedAvg", frame.seconds),
+    for column, name, whole in ((1, "seconds ÷ FedAvg", frame.seconds),
                                 (5, "bytes ÷ FedAvg", frame["MB down"] + frame["MB up"])):
         frame.insert(column, name, whole.div(whole.xs("FedAvg", level="method"), level="dataset"))
     return frame

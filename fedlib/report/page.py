@@ -280,7 +280,7 @@ class Page:
             display(Markdown(empty))
 
     def show_averages(self, setting: str = "avg"):
-        """The blocks' averages, or another of their settings, side by side, printed above ours."""
+        """The blocks' averages, or another of their settings, side by side: printed, ours, and ours in tuned form."""
         part = self.cells[self.cells.setting == setting]
         if part.empty:
             return Markdown(text.EMPTY)
@@ -288,11 +288,14 @@ class Page:
         for block, title in self.titles.items():
             if title in wide and part[part.block == block].printed.isna().all():
                 wide[title] = wide[title].str.removeprefix("–<br>")     # nothing is printed for it
-        return text.table(wide)
+        for row in filter(tables.is_tuned, wide.index):
+            given, ours = tables.given_name(row), wide.loc[row].str.rpartition("<br>")[2]
+            wide.loc[given] += (f"<br>{row.removeprefix(f'{given}, ')} " + ours).where(~ours.isin(["", "–"]), "")
+        return text.table(wide.loc[~wide.index.map(tables.is_tuned).astype(bool)])
 
     def differences_to_printed(self):
-        """The averages with records: printed, ours, half of the interval, n, difference."""
-        part = self.averages[self.averages.n > 0].assign(dataset=lambda t: t.block.map(self.titles))
+        """The averages with both numbers: printed, ours, half of the interval, n, difference."""
+        part = self.averages.dropna(subset="difference").assign(dataset=lambda t: t.block.map(self.titles))
         part = part.rename(columns={"row": "method", "half": "±"}).set_index(["dataset", "method"])
         return text.table(part[["printed", "ours", "±", "n", "difference"]], "{:.2f}")
 

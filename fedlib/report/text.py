@@ -57,6 +57,8 @@ def table(frame: pd.DataFrame, form="{:.1f}", words: bool = False, index: bool =
     frame = frame.rename_axis(index={"block": "dataset"})      # a block's title is its data
     style = (frame if index else frame.reset_index(drop=True)).style.set_table_attributes('class="dataframe"')
     style = style.set_properties(**LEFT) if words else style
+    for axis in (0, 1):         # labels that are numbers, without zeros at their end
+        style = style.format_index(lambda label: f"{label:g}" if isinstance(label, float) else label, axis=axis)
     numbers = frame.select_dtypes("float").columns if isinstance(form, str) else None
     style = style.format(form, subset=numbers, na_rep="–") if numbers is not None else style.format(form, na_rep="–")
     return style if index else style.hide(axis="index")

@@ -130,6 +130,12 @@ def test_a_variant_of_a_block_has_a_card_where_its_rows_are_tuned():
     assert "office_16" in shown and "pacs_all" not in shown
 
 
+def test_one_row_alone_and_features_that_were_not_kept_have_no_card():
+    tau, features = Page("i2pfl/figure6_tau", "lite"), Page("i2pfl/figure4", "lite")
+    assert answer.shown(tau) == ["pacs_features"] and "PACS (but for <i>tau = 0.04</i>)" in answer.absent(tau)
+    assert answer.shown(features) == ["mini"] and "Office-10; PACS." in answer.absent(features)
+
+
 def test_what_was_trained_as_the_paper_says_comes_first():
     """I2PFL's Office-10 was, on a GPU; a page of that profile says it once."""
     lite, full = (answer.box(Page("i2pfl/table2", profile)).data for profile in ("lite", "paper"))

@@ -131,3 +131,4 @@ def test_any_setting_stands_side_by_side(pages):
     six = Page("mpft/table6", "lite", SEEDS)
     wide = six.show_averages("ood").data        # nothing is printed by Equation 3
     assert list(wide.columns) == [six.titles[b] for b in six.ran] and wide.loc["FedAvg", "PACS"] == "83.1 ± 0.3"
+    assert "<br>tuned 8" in wide.loc["FedAvg", "PACS, 20 clients"] and not any(map(tables.is_tuned, wide.index))

@@ -186,6 +186,15 @@ def test_bars_show_values_and_intervals():
     assert [t.get_text() for t in ax.get_xticklabels()] == DOMAINS and ax.get_ylim() == (0, 100)
 
 
+def test_long_names_beside_each_other_do_not_touch():
+    long = [f"{name}, pathological, frozen features (not in the paper)" for name in ("CIFAR-10", "CIFAR-100")]
+    bars = plots.bars(pd.DataFrame({"FedAvg": [50.0] * 2}, index=long)).axes[0].get_xticklabels()
+    frame = pd.DataFrame([("FedAvg", name, 1, 2) for name in long], columns=["row", "dataset", "before", "after"])
+    titles = [ax.title for ax in plots.pairs(frame).axes]
+    for one, other in (bars, titles):
+        assert one.get_window_extent().x1 < other.get_window_extent().x0
+
+
 def test_bars_end_at_what_is_possible():
     frame = pd.DataFrame({"FedAvg": [95.0, 3.0]}, index=["scans", "street"])
     bars = plots.bars(frame, half=frame * 0 + 30).axes[0].containers[0]

@@ -18,6 +18,8 @@ DOMAIN_LOOKS = (("scans", "caltech", "photo", "mnist"), ("blended", "amazon", "a
 DOMAIN_INKS = (3, 2, 1, 4, 5)
 # Further names that share figures, as (ink, marker, dash): data sets, and the other methods of the papers' tables.
 MORE_LOOKS = {"Digits": (0, "o", "-"), "Office-10": (3, "D", "-"), "PACS": (2, "^", "-"), "mini_digits": (6, "s", "-"),
+              "MPFT, average": (3, "D", "-"), "MPFT, cluster": (2, "s", "-"), "MPFT, random": (4, "^", "-"),
+              "Fed3R": (1, "v", "-"), "AFL": (6, "X", "-"), "FedCGS": (7, "*", "-"),
               "MPFT": (3, "D", "-"), "DBE": (2, "^", "-"), "mean": (3, "D", "-"), "r = 0.1": (5, "o", ":"),
               "r = 0.3": (0, "s", "-"), "r = 0.5": (2, "^", "--"), "r = 0.7": (1, "v", "-."), "r = 0.9": (6, "P", "-"),
               "FedDyn": (2, "*", ":"), "FedPLVM": (2, "X", "-."), "FedProc": (6, "s", "-."), "COPA": (6, "o", ":"),

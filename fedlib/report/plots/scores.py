@@ -70,7 +70,8 @@ def bars(values, half=None, label: str = "accuracy (%)", low: float = 0, high: f
         for x in place[values[name].isna()]:
             ax.annotate("not run", (x, low), (0, 4), textcoords="offset points", rotation=90, ha="center",
                         va="bottom", color=DIM, fontsize=9)
-    ax.set_xticks(range(len(values)), values.index)
+    room = 65 // len(values)        # characters below a group
+    ax.set_xticks(range(len(values)), [textwrap.fill(str(k), room, break_long_words=False) for k in values.index])
     ax.set(ylabel=label, ylim=(low, high))
     ax.grid(True, axis="y")
     ax.spines[["top", "right"]].set_visible(False)
@@ -235,7 +236,7 @@ def pairs(frame, row: str = "row", panel: str = "dataset", names: tuple = ("befo
                 here = part["ring"] == which
                 ax.plot(part[which][here], place[here], marker="o", linestyle="", color="black", fillstyle="none",
                         markersize=10, zorder=4)
-        ax.set_title(name)
+        ax.set_title(textwrap.fill(name, 30))
         ax.set_yticks(range(len(rows)), rows)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.margins(x=0.1)

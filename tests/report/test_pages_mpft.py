@@ -127,6 +127,12 @@ def test_each_block_with_records_has_its_content(monkeypatch):
     assert [s.data for s in shown] == ["Nothing."]
 
 
+@pytest.mark.parametrize("name", ["zoo/low_rank", "zoo/own_heads", "zoo/private", "zoo/label_skew"])
+def test_one_block_stands_alone_with_its_tuned_rows(name):
+    wide = Page(name, "mini").show_averages().data
+    assert len(wide) and not any(map(tables.is_tuned, wide.index))
+
+
 def test_any_setting_stands_side_by_side(pages):
     six = Page("mpft/table6", "lite", SEEDS)
     wide = six.show_averages("ood").data        # nothing is printed by Equation 3

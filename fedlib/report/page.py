@@ -284,7 +284,8 @@ class Page:
         part = self.cells[self.cells.setting == setting]
         if part.empty:
             return Markdown(text.EMPTY)
-        wide = filled.side_by_side(self.table, part, "<br>", setting).astype(object)
+        wide = filled.side_by_side(self.table, part, "<br>", setting)
+        wide = wide.astype(object)      # a row of one column of strings takes no series
         for block, title in self.titles.items():
             if title in wide and part[part.block == block].printed.isna().all():
                 wide[title] = wide[title].str.removeprefix("–<br>")     # nothing is printed for it
